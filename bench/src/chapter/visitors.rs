@@ -62,11 +62,12 @@ const NUMBERS: Kept =
     Kept { what: "exact, numbers", precision: Precision::Exact, ids: IdKind::Integer, batch: BATCH_MAX };
 const IDS: Kept = Kept { what: "exact, any ids", ids: IdKind::Any, ..NUMBERS };
 
+/// What was asked for first was asked of visitors that are exact; those that are compact keep it.
 fn bytes_max(on: On, precision: Precision) -> Option<f64> {
     match (on, precision) {
-        (On::Redis, Precision::Compact) => Some(4.4),
-        (On::Memcached, Precision::Compact) => Some(4.6),
-        (On::Memory, Precision::Compact) => Some(4.5),
+        (On::Redis, Precision::Compact | Precision::Exact) => Some(4.4),
+        (On::Memcached, Precision::Compact | Precision::Exact) => Some(4.6),
+        (On::Memory, Precision::Compact | Precision::Exact) => Some(4.5),
         (On::Redis, Precision::NearExact { .. }) => Some(1.35),
         (On::Memcached, Precision::NearExact { .. }) => Some(1.5),
         (On::Memory, Precision::NearExact { .. }) => Some(1.3),
@@ -140,10 +141,9 @@ pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes, found: &mut Vec<
     let mut laid = plain_layouts(bench, on, visitors)?;
     laid.push(unique_layout(bench, on, visitors, COMPACT)?);
     let memory = |kept: Kept, laid: &[Laid<Add>]| {
-        let resident_max =
-            if (on, kept.what) == (On::Redis, COMPACT.what) { RESIDENT_OF_SETS_MAX } else { RESIDENT_MAX };
-        let resident_max = if kept.precision == Precision::Exact { None } else { on.resident_max(resident_max) };
-        let most = (bytes_max(on, kept.precision), resident_max);
+        let are_sets = on == On::Redis && [COMPACT.what, NUMBERS.what].contains(&kept.what);
+        let resident_max = if are_sets { RESIDENT_OF_SETS_MAX } else { RESIDENT_MAX };
+        let most = (bytes_max(on, kept.precision), on.resident_max(resident_max));
         bench.memory(&format!("{job}: memory, {}", kept.what), visitors, laid, most, sizes)
     };
     found.push(memory(COMPACT, &laid));

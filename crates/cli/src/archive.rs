@@ -8,16 +8,16 @@ use std::path::Path;
 
 use clap::{Args, ValueHint};
 use indicatif::{ProgressBar, ProgressDrawTarget};
-use larder::Portable;
 use larder::dump::{DumpReader, DumpWriter, Exported, FileError, Head, Imported, Importing, Totals};
+use larder::{ErrorKind, Portable};
 use serde_json::json;
 
 use crate::args::Common;
-use crate::exit::{Exit, Failure, say};
+use crate::exit::{Exit, Failure, Where, say};
 use crate::half::{self, Half};
 use crate::output::Out;
 use crate::own::is_file;
-use crate::session::{Session, TIMEOUT, backup_url, files_url};
+use crate::session::{Makes, Session, TIMEOUT, backup_url, files_url};
 
 pub(crate) const EXPORT_HELP: &str = "\
 Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
@@ -43,7 +43,7 @@ Examples:
 
 pub(crate) const BACKUP_HELP: &str = "\
 Writes all that a durable store holds at one moment to FILE, which is there only when it is whole (FILE.<16 hexadecimal digits>.new before; the next backup to FILE removes what one that was killed left); - is standard output. A store that `larder serve` has open is named by its \
-server's address, and everybody goes on working; one that another process has open (file:PATH) is waited for up to 5 s.
+server's address, and everybody goes on working; one that another process has open (file:PATH) is waited for up to 5 s, or --timeout.
 
 Examples:
   larder --store memcached://localhost:11211 backup monday.dump
@@ -57,11 +57,14 @@ Examples:
   larder --store file:/var/lib/larder restore monday.dump";
 
 pub(crate) const CHECK_HELP: &str = "\
-Reads all of a durable store (file:PATH), and holds journal, tables and items against their checksums. Damage is named, and the exit code is 4. Nothing is changed, but for the torn \
-end of a journal that a crash left.
+Reads all of a durable store (file:PATH), and holds journal, tables and items against their checksums. Damage is named, and the exit code is 4. No item is changed. As whenever the store is opened, \
+the torn end of a journal that a crash left is cut off, and a folder of an older layout becomes one of the newest; as whenever it is closed, up to 1,024 items that are over are removed, and as many of what a flush_all left.
 
 Examples:
   larder --store file:/var/lib/larder check";
+
+/// What becomes of bytes at a journal's end that cannot be read.
+pub(crate) const CUT_OFF: &str = "were cut off the journal when the store was opened: a write that a crash had cut short, or damage in what was not known to be on disk";
 
 #[derive(Args, Debug)]
 pub(crate) struct Export {
@@ -147,7 +150,7 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
             .map_err(|error| unreadable(&args.file, &error))?;
         let resumed = DumpWriter::resume(file, head.origin, (!args.any_source).then_some(&head));
         let resumed = resumed.map_err(|error| {
-            let is_of_another = error.to_string().contains("items of both would be in it");
+            let is_of_another = larder::dump::OtherStore::is_why(&error);
             let failure = Failure::from(error);
             let hint = "if it is the same store at another URL, --any-source goes on all the same";
             if is_of_another { failure.hint(hint) } else { failure }
@@ -241,7 +244,11 @@ fn write_backup<W: Write + Send>(common: &Common, url: &str, out: &mut W) -> Res
     let progress = Progress::new();
     if is_file(url) || !url.starts_with("memcached") {
         let hint = "a store that is served is backed up by its server: --store memcached://…";
-        let store = durable(url)?.open().map_err(|error| Failure::from(error).hint(hint))?;
+        let store = durable(url)?.open().map_err(|error| {
+            let may_be_served = error.kind() == ErrorKind::Unavailable;
+            let failure = Failure::opening(error, Where::Folder);
+            if may_be_served { failure.hint(hint) } else { failure }
+        })?;
         store.backup(out, &mut |totals| progress.totals(totals))?;
         return Ok(());
     }
@@ -271,15 +278,17 @@ fn totals_of(dump: &Path) -> Result<Totals, Failure> {
 }
 
 pub(crate) fn restore(common: &Common, args: &Archive) -> Result<Exit, Failure> {
-    let options = durable(&files_url(common)?)?;
+    let options = durable(&files_url(common, Makes::Store)?)?;
     let progress = Progress::new();
-    let totals = options.restore(input(&args.file)?, &mut |totals| progress.totals(totals))?;
+    let restored = options.restore(input(&args.file)?, &mut |totals| progress.totals(totals));
+    let totals = restored.map_err(|error| Failure::from(error).at(Where::Folder))?;
     drop(progress);
     told(common, totals)
 }
 
 pub(crate) fn check(common: &Common) -> Result<Exit, Failure> {
-    let store = durable(&files_url(common)?)?.open()?;
+    let store = durable(&files_url(common, Makes::Nothing)?)?.open();
+    let store = store.map_err(|error| Failure::opening(error, Where::Folder))?;
     let torn = store.stats()?.torn_bytes;
     let progress = Progress::new();
     let checked = store.check(&mut |checked| match checked.items {
@@ -288,8 +297,11 @@ pub(crate) fn check(common: &Common) -> Result<Exit, Failure> {
         items => progress.tell(items, checked.value_bytes),
     })?;
     drop(progress);
-    let plain =
+    let mut plain =
         format!("{} items, {} bytes of values, {} damaged", checked.items, checked.value_bytes, checked.damaged);
+    if torn > 0 {
+        plain.push_str(&format!("\n{torn} bytes {CUT_OFF}"));
+    }
     let object = json!({
         "items": checked.items, "value_bytes": checked.value_bytes, "damaged": checked.damaged, "torn_bytes": torn,
         "unmatched": checked.unmatched.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),

@@ -51,7 +51,7 @@ same one. The store is set by --store or LARDER_STORE:
   file:PATH                            a durable store in a folder of this machine
 
 Without one, it is this user's own: a durable store in $XDG_DATA_HOME/larder, or ~/.local/share/larder, behind a server on a unix socket beside it that the first command starts, and that ends when \
-nobody was connected for a minute (--direct opens the files instead). Several commands use files in turns: each has them open for one operation at a time, and waits up to 5 s for the others.
+nobody was connected for a minute (--direct opens the files instead). Several commands use files in turns: each has them open for one operation at a time, and waits up to 5 s for the others, or --timeout.
 
 Names and elements are taken as the bytes that the shell hands over; they need not be text.";
 
@@ -77,7 +77,7 @@ pub(crate) struct Common {
     /// Print JSON, one object or array a line; errors too, to standard error
     #[arg(long, global = true, help_heading = "Common options")]
     pub(crate) json: bool,
-    /// How long one operation may take, with all its attempts [default: 5s]
+    /// How long one operation may take, with all its attempts, and how long another process is waited for that has a store's files open [default: 5s]
     #[arg(long, global = true, value_name = "TIME", value_parser = positive_time, help_heading = "Common options")]
     pub(crate) timeout: Option<Duration>,
     /// Print without colours, as with NO_COLOR=1

@@ -67,6 +67,29 @@ Examples:
 Exit codes (`larder exit-codes`): 0 done, 1 no, 2 usage, 3 absent, 4 lost, 5 lock not obtained or lost, 6 store unreachable, \
 7 outcome unknown, 8 refused (full, …), 70 internal; `lock run` and `cache get` exit as their command does.";
 
+/// Where the store of a command is: what can be done about an error goes by that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// Behind a server that was named.
+    Server,
+    /// In a folder that is opened.
+    Folder,
+    /// Behind the server of this user's own store, which commands start.
+    OwnServer,
+}
+
+/// What to do where a server does not answer, if it is one.
+const NO_SERVER: &str = "is the server up, and its address right? The store is set by --store or LARDER_STORE";
+/// The same of a folder.
+const NO_FOLDER: &str = "one process at a time has a folder open: --timeout waits longer for it, and a store that is served is used by its server's address; what else keeps it from being opened is said above";
+/// The same of this user's own store.
+const NO_OWN_SERVER: &str = "its server ends once no command uses it, and the next command starts another: try again; --direct opens the files instead";
+/// What a witness tells when a store is opened.
+const WITNESSED: &str =
+    "nothing was changed; `larder restore` makes a store of a backup, and docs/durability.md says what a witness tells";
+/// What a folder of a newer layout tells.
+const NEWER: &str = "a newer larder has written it, and nothing was changed: use that one";
+
 /// Why the command failed, for people and for machines.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -102,6 +125,30 @@ impl Failure {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// That of a store which could not be opened.
+    pub(crate) fn opening(error: larder::Error, place: Where) -> Failure {
+        let kind = error.kind();
+        let failure = Failure::from(error).at(place);
+        match kind {
+            _ if place != Where::Folder => failure,
+            // The whole store, not a structure that could be dropped.
+            ErrorKind::Lost | ErrorKind::RolledBack => failure.hint(WITNESSED),
+            ErrorKind::LayoutMismatch => failure.hint(NEWER),
+            _ => failure,
+        }
+    }
+
+    /// That of a command on a store there: what cannot be reached need not be a server with an address.
+    #[must_use]
+    pub(crate) fn at(self, place: Where) -> Failure {
+        match place {
+            _ if self.hint.as_deref() != Some(NO_SERVER) => self,
+            Where::Server => self,
+            Where::Folder => self.hint(NO_FOLDER),
+            Where::OwnServer => self.hint(NO_OWN_SERVER),
+        }
     }
 
     /// What to do about it, should it be that nothing is there.
@@ -200,9 +247,7 @@ fn judge(error: &larder::Error) -> (Exit, &'static str) {
             (Exit::Lost, "`larder drop NAME` removes what is left, so that it can be made anew")
         }
         ErrorKind::Fenced => (Exit::Lock, "the lease ran out, or the lock was taken away"),
-        ErrorKind::Unavailable => {
-            (Exit::Unreachable, "is the server up, and its address right? The store is set by --store or LARDER_STORE")
-        }
+        ErrorKind::Unavailable => (Exit::Unreachable, NO_SERVER),
         ErrorKind::Timeout => (Exit::Unreachable, "the server is slow or hangs; --timeout gives it longer"),
         ErrorKind::Full => (Exit::Refused, ""),
         ErrorKind::LayoutMismatch => {
@@ -248,6 +293,21 @@ mod tests {
         assert_eq!(exit(io::ErrorKind::BrokenPipe), Failure::PIPE_EXIT);
         assert_eq!(exit(io::ErrorKind::IsADirectory), Exit::Usage as u8);
         assert_eq!(exit(io::ErrorKind::StorageFull), Exit::Refused as u8);
+    }
+
+    #[test]
+    fn what_is_to_be_done_goes_by_where_the_store_is() {
+        let hint = |kind, place| Failure::opening(Error::new(kind, ""), place).hint.unwrap();
+        let unreachable = [Where::Server, Where::Folder, Where::OwnServer].map(|it| hint(ErrorKind::Unavailable, it));
+        assert_eq!(unreachable, [NO_SERVER, NO_FOLDER, NO_OWN_SERVER]);
+        for kind in [ErrorKind::Lost, ErrorKind::RolledBack, ErrorKind::LayoutMismatch] {
+            assert!(hint(kind, Where::Server).contains("larder drop NAME"));
+            assert!(!hint(kind, Where::Folder).contains("larder drop NAME"));
+        }
+        let structure = Failure::from(Error::new(ErrorKind::Lost, "")).at(Where::Folder);
+        assert!(structure.hint.unwrap().contains("larder drop NAME"), "a structure in a folder can be dropped");
+        let own = Failure::usage("").hint("another").at(Where::Folder);
+        assert_eq!(own.hint.as_deref(), Some("another"));
     }
 
     #[test]

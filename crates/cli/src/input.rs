@@ -1,5 +1,6 @@
 //! Elements, from the command line or from standard input.
 
+use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
@@ -75,15 +76,63 @@ impl Source {
 /// # Errors
 /// For a line without a tab.
 pub(crate) fn by_tabs(lines: Elements, what: &str) -> larder::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let entry = |line: Vec<u8>| match line.iter().position(|&byte| byte == b'\t') {
+    lines.iter().map(|line| by_tab(line, what)).collect()
+}
+
+/// The same of one line.
+///
+/// # Errors
+/// As [`by_tabs`].
+pub(crate) fn by_tab(line: &[u8], what: &str) -> larder::Result<(Vec<u8>, Vec<u8>)> {
+    match line.iter().position(|&byte| byte == b'\t') {
         Some(at) => Ok((line[..at].to_vec(), line[at + 1..].to_vec())),
         None => {
-            let shown = larder::text::Shown(&line);
+            let shown = larder::text::Shown(line);
             let detail = format!("a line of standard input has no tab between {what} and value: {shown}");
             Err(larder::Error::new(larder::ErrorKind::BadInput, detail))
         }
-    };
-    lines.into_iter().map(entry).collect()
+    }
+}
+
+/// Counts the lines of standard input, by the batch as they come.
+pub(crate) struct LineCount {
+    are_lines: bool,
+    read: Cell<u64>,
+}
+
+impl LineCount {
+    pub(crate) fn of(source: &Source) -> LineCount {
+        LineCount { are_lines: matches!(source, Source::Stdin), read: Cell::new(0) }
+    }
+
+    /// A batch's lines with their numbers; none of what stands on the command line.
+    pub(crate) fn next(&self, batch: &Elements) -> Numbered {
+        let first = self.read.get() + 1;
+        self.read.set(self.read.get() + batch.len() as u64);
+        Numbered { first, lines: if self.are_lines { batch.clone() } else { Elements::new() } }
+    }
+}
+
+/// Lines of standard input, from a number on.
+pub(crate) struct Numbered {
+    first: u64,
+    lines: Elements,
+}
+
+impl Numbered {
+    /// What failed, with the number of the line that is wrong: the first one that `check` refuses, or those of all where it refuses none.
+    pub(crate) fn failure(&self, error: larder::Error, check: impl Fn(&[u8]) -> larder::Result<()>) -> Failure {
+        if error.kind() != larder::ErrorKind::BadInput || self.lines.is_empty() {
+            return error.into();
+        }
+        let refused = (self.first..).zip(&self.lines).find_map(|(number, line)| Some((number, check(line).err()?)));
+        if let Some((number, error)) = refused {
+            return Failure::from(error).after(&format!("line {number}"));
+        }
+        let last = self.first + self.lines.len() as u64 - 1;
+        let which = if last == self.first { format!("line {last}") } else { format!("lines {} to {last}", self.first) };
+        Failure::from(error).after(&which)
+    }
 }
 
 /// How many elements of a batch are acted on at once, where each takes round trips of its own: each must be done within --timeout.

@@ -44,7 +44,7 @@ use serde_json::json;
 use crate::args::{Cli, Command, Named};
 use crate::exit::{Exit, Failure};
 use crate::output::{Out, bytes};
-use crate::session::Session;
+use crate::session::{Makes, Session};
 
 /// The whole command: arguments, standard input and output are the process's own.
 pub fn main() -> ExitCode {
@@ -150,7 +150,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
     if let Command::Demo(demo) = &cli.command {
         return Ok(demo::run(&cli.common, demo).await? as u8);
     }
-    let session = Session::open(&cli.common).await?;
+    let session = Session::open(&cli.common, makes(&cli.command)).await?;
     let outcome = match cli.command {
         Command::Lock(verb) => lock::run(&session, verb).await,
         Command::Counter(verb) => counter::run(&session, verb).await.map(|exit| exit as u8),
@@ -190,7 +190,17 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         | Command::Memcached(_) => Ok(Exit::Ok as u8),
     };
     session.report_cost();
-    outcome
+    outcome.map_err(|failure| failure.at(session.place))
+}
+
+/// What goes through a whole store, to tell what is in it, makes none.
+fn makes(command: &Command) -> Makes {
+    match command {
+        Command::Export(_) | Command::Ls(_) | Command::Memory(_) | Command::Top(top::Top { verb: None, .. }) => {
+            Makes::Nothing
+        }
+        _ => Makes::Store,
+    }
 }
 
 async fn drop_structure(session: &Session, named: &Named) -> Result<Exit, Failure> {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use larder::PackedTable;
 use larder::lookup::{CsvOptions, Found, LookupKey, Rows, Step};
+use larder::{ErrorKind, PackedTable};
 use serde_json::{Map, Value as Json, json};
 
 use crate::args::Named;
@@ -164,10 +164,10 @@ async fn read(args: &LookupBuild) -> Result<Rows, Failure> {
     if let Some(header) = &args.header {
         options = options.header(header.split(',').map(str::trim));
     }
+    let shown = if args.file == "-" { "standard input".into() } else { args.file.to_string_lossy() };
     let (file, all): (Box<dyn Read + Send>, u64) = if args.file == "-" {
         (Box::new(io::stdin()), 0)
     } else {
-        let shown = args.file.to_string_lossy();
         let file =
             File::open(&args.file).map_err(|error| Failure::usage(format!("{shown} cannot be read: {error}")))?;
         let all = file.metadata().map_or(0, |metadata| metadata.len());
@@ -179,7 +179,13 @@ async fn read(args: &LookupBuild) -> Result<Rows, Failure> {
     let bar = share_bar("bytes read");
     loop {
         tokio::select! {
-            rows = &mut reading => return Ok(rows.map_err(io::Error::other)??),
+            rows = &mut reading => {
+                // No store is asked yet: it is the file that cannot be read, such as a folder.
+                return rows.map_err(io::Error::other)?.map_err(|error| match error.kind() {
+                    ErrorKind::Unavailable => Failure::usage(format!("{shown} cannot be read: {}", error.detail())),
+                    _ => error.into(),
+                });
+            }
             () = tokio::time::sleep(BAR_PERIOD) => {
                 let read = read.load(Ordering::Relaxed);
                 bar.show(read, all.max(read));

@@ -12,6 +12,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use larder::Key;
+use larder::durable::Options;
+
 use crate::exit::{Exit, Failure};
 use crate::session::HOW_TO_SET_ONE;
 
@@ -19,9 +22,12 @@ use crate::session::HOW_TO_SET_ONE;
 const IDLE_S: u64 = 60;
 /// Another such time, in seconds: for tests, which must not leave servers behind.
 const IDLE_VARIABLE: &str = "LARDER_OWN_SERVER_IDLE_S";
-/// How long a command waits for the server that it started, or for the folder.
+/// How long a command waits for the server that it started, or for the folder, at the least.
 const START_MAX: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The largest item that its server takes, as memcached counts it: the store's own largest key and value, and 59 bytes. So it takes what --direct takes (4 bytes less where it has flags), and nothing that the
+/// store would refuse.
+const ITEM_BYTES_MAX: usize = Options::VALUE_BYTES_MAX + Key::BYTES_MAX + 59;
 /// What the path of a unix socket may have.
 const SOCKET_BYTES_MAX: usize = 107;
 
@@ -57,19 +63,20 @@ impl Own {
         format!("file:{}", self.folder.display())
     }
 
-    /// The URL of its server, which is started if it is not there.
-    pub(crate) fn served(&self) -> Result<String, Failure> {
+    /// The URL of its server, which is started if it is not there; that of its files where its socket's path is too long for one. `wait`: for another process that has the files.
+    pub(crate) fn served(&self, wait: Duration) -> Result<String, Failure> {
         if self.socket.as_os_str().len() > SOCKET_BYTES_MAX {
             return Ok(self.files());
         }
-        let (deadline, mut started) = (Instant::now() + START_MAX, None::<Child>);
+        let wait = wait.max(START_MAX);
+        let (deadline, mut started) = (Instant::now() + wait, None::<Child>);
         while UnixStream::connect(&self.socket).is_err() {
             // One that ended found the folder taken: by another's server, which will answer, or by a program, which may let go.
             let is_gone = started.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|ended| ended.is_some()));
             if is_gone && Instant::now() < deadline {
                 started = Some(self.start()?);
             } else if Instant::now() >= deadline {
-                return Err(self.did_not_start());
+                return Err(self.did_not_start(wait));
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -97,6 +104,7 @@ impl Own {
         let log = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(self.log())?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--store", &self.files(), "--enable-shutdown", "--threads", "2"]);
+        command.args(["--max-item-size", &ITEM_BYTES_MAX.to_string()]);
         command.args(["-o", &format!("exit_when_idle={idle}")]).arg("--unix-socket").arg(&self.socket);
         command.env_remove("LARDER_STORE").current_dir("/");
         // It outlives this command, and what ends this command's group.
@@ -108,10 +116,10 @@ impl Own {
         self.folder.with_file_name("larder.log")
     }
 
-    fn did_not_start(&self) -> Failure {
+    fn did_not_start(&self, wait: Duration) -> Failure {
         let said = std::fs::read_to_string(self.log()).unwrap_or_default();
         let said = said.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or("it did not say why");
-        let message = format!("the server of this user's store did not start within {START_MAX:?}: {said}");
+        let message = format!("the server of this user's store did not start within {wait:?}: {said}");
         let hint = format!("it writes to {}; --direct opens the files instead", self.log().display());
         Failure::new(Exit::Unreachable, "unavailable", message).hint(hint)
     }

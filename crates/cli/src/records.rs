@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 use larder::PackedRecords;
-use larder::records::{Aggregate, Field, FieldKind, Schema, Value};
+use larder::records::{Aggregate, Field, FieldKind, GROUPS_MAX, Schema, Value};
 use serde_json::{Map, Value as Json, json};
 
 use crate::args::Named;
@@ -374,16 +374,29 @@ async fn aggregate(session: &Session, args: &RecordsAggregate) -> Result<(), Fai
         };
         for_each_batch_in_turn(BATCH, Source::of(&args.ids)?, look, |some: Aggregate| {
             count += some.records;
-            for group in some.groups {
-                *groups.entry(group.values).or_insert(0) += group.count;
-            }
-            Ok(())
+            merge(&mut groups, some.groups.into_iter().map(|group| (group.values, group.count)), GROUPS_MAX)
         })
         .await?;
         return print_groups(session, args, count, groups.into_iter().collect());
     };
     let Aggregate { records, groups, .. } = found;
     print_groups(session, args, records, groups.into_iter().map(|group| (group.values, group.count)).collect())
+}
+
+/// Adds the groups of a batch to those of the ones before it: all of them together are no more than of one call.
+fn merge(
+    all: &mut BTreeMap<Vec<Value>, u64>,
+    some: impl Iterator<Item = (Vec<Value>, u64)>,
+    groups_max: usize,
+) -> Result<(), Failure> {
+    for (values, count) in some {
+        *all.entry(values).or_insert(0) += count;
+    }
+    if all.len() > groups_max {
+        let message = format!("the records fall into more than {groups_max} groups, which is the limit");
+        return Err(Failure::usage(message));
+    }
+    Ok(())
 }
 
 fn print_groups(
@@ -423,7 +436,10 @@ async fn bits(session: &Session, args: &RecordsBits) -> Result<Exit, Failure> {
         return Err(Failure::usage(format!("field {} is no bit", args.field)));
     }
     if args.ids.is_empty() {
-        let count = records.aggregate(&[&args.field]).await?.count(&[Value::Bit(true)]);
+        let bar = share_bar("records");
+        let told = records.aggregate_told(&[&args.field], &mut |done, all| bar.show(done, all)).await;
+        drop(bar);
+        let count = told?.count(&[Value::Bit(true)]);
         session.out.answer(&count.to_string(), &json!({"name": bytes(args.named.bytes()), "ones": count}))?;
         return Ok(Exit::Ok);
     }
@@ -448,4 +464,20 @@ async fn bits(session: &Session, args: &RecordsBits) -> Result<Exit, Failure> {
     })
     .await?;
     Ok(if is_any_zero { Exit::No } else { Exit::Ok })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_all_batches_together_are_limited_as_those_of_one() {
+        let mut all = BTreeMap::new();
+        let some = |numbers: std::ops::Range<u64>| numbers.map(|number| (vec![Value::Uint(number)], 2));
+        assert!(merge(&mut all, some(0..3), 5).is_ok() && merge(&mut all, some(1..5), 5).is_ok());
+        assert_eq!(all.values().copied().collect::<Vec<u64>>(), [2, 4, 4, 2, 2]);
+        let error = merge(&mut all, some(5..6), 5).unwrap_err();
+        assert_eq!(error.exit, Exit::Usage as u8);
+        assert!(error.message().contains("more than 5 groups"));
+    }
 }

@@ -7,8 +7,9 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::Args;
 use larder_server::{Args as ServerArgs, DurableEngine, Inherited, MemoryEngine, Server};
 
+use crate::archive::CUT_OFF;
 use crate::args::Common;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Where};
 
 /// Tells a process in the background that it is there already.
 const IN_BACKGROUND: &str = "LARDER_IN_BACKGROUND";
@@ -183,7 +184,11 @@ fn start(args: &mut ServerArgs, as_memcached: bool) -> Result<Server, Failure> {
         if args.evict == Some(true) {
             return Err(Failure::usage("a store in a folder drops nothing: --evict is for memory:"));
         }
-        let store = larder::durable_options(url)?.open()?;
+        let opened = larder::durable_options(url)?.open();
+        let store = opened.map_err(|error| Failure::opening(error, Where::Folder))?;
+        if store.torn_bytes() > 0 {
+            tracing::warn!("{} bytes {CUT_OFF}", store.torn_bytes());
+        }
         return Ok(Server::start(DurableEngine::new(store), config)?);
     }
     if url != "memory:" {

@@ -10,12 +10,23 @@ use serde_json::json;
 
 use crate::address::address;
 use crate::args::{Common, Named};
-use crate::exit::{Failure, say};
+use crate::exit::{Failure, Where, say};
 use crate::output::{Out, argument};
 use crate::own::{Own, is_file};
 
 /// How long one operation may take, unless --timeout says otherwise.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Whether a command makes the folder of a store that was named, where it is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Makes {
+    Store,
+    /// It asks what is there: of a path that was mistyped it would tell that nothing is.
+    Nothing,
+}
+
+/// The longest that the option timeout_ms of a server takes.
+const SERVER_TIMEOUT_MS_MAX: u128 = 600_000;
 
 /// An open store, and how to work on it.
 #[derive(Debug)]
@@ -23,6 +34,7 @@ pub(crate) struct Session {
     pub(crate) store: StoreRef,
     /// Where it is.
     pub(crate) address: String,
+    pub(crate) place: Where,
     /// What lists the store's keys, where it can tell them.
     pub(crate) list: Option<ListRef>,
     /// What surveys the store, where it can be.
@@ -36,16 +48,21 @@ pub(crate) struct Session {
 impl Session {
     /// Opens the store that the command line or the environment names. One that ends with this process is refused:
     /// whatever a command left there would be gone before the next command.
-    pub(crate) async fn open(common: &Common) -> Result<Session, Failure> {
+    pub(crate) async fn open(common: &Common, makes: Makes) -> Result<Session, Failure> {
         let timeout = common.timeout.unwrap_or(TIMEOUT);
-        let mut url = store_url(common)?;
+        let mut url = store_url(common, makes)?;
         let mut connected = connect_all(&url, timeout).await;
         if connected.is_err() && named(common).is_none() {
             // This user's server may have ended for want of work just when it was asked.
-            url = store_url(common)?;
+            url = store_url(common, makes)?;
             connected = connect_all(&url, timeout).await;
         }
-        let opened = connected?;
+        let place = match named(common) {
+            _ if is_file(&url) => Where::Folder,
+            Some(_) => Where::Server,
+            None => Where::OwnServer,
+        };
+        let opened = connected.map_err(|error| Failure::opening(error, place))?;
         let counting = Counting::new(opened.store);
         let store: StoreRef = Arc::new(counting.clone());
         if store.profile().durability == Durability::Process {
@@ -58,7 +75,7 @@ impl Session {
             out.warn(warning);
         }
         let (list, survey) = (opened.list, opened.survey);
-        Ok(Session { store, address: address(&url), list, survey, timeout, out, counting, trace: common.trace })
+        Ok(Session { store, address: address(&url), place, list, survey, timeout, out, counting, trace: common.trace })
     }
 
     /// For what is no method of a handle.
@@ -99,25 +116,38 @@ pub(crate) const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://lo
 
 /// The store's URL: the one that the command line or the environment names, or else this user's own, by its server or with --direct by its files. Files are opened for
 /// one operation at a time, and another process that has them open is waited for, unless the URL says otherwise.
-fn store_url(common: &Common) -> Result<String, Failure> {
+fn store_url(common: &Common, makes: Makes) -> Result<String, Failure> {
     match named(common) {
-        Some(url) => Ok(as_commands_do(url)),
+        Some(url) if makes == Makes::Nothing => Ok(unmade(as_commands_do(url, common.timeout))),
+        Some(url) => Ok(as_commands_do(url, common.timeout)),
         None if common.direct => {
             let own = Own::find()?;
             own.end_server()?;
-            Ok(in_turns(own.files()))
+            Ok(as_commands_do(own.files(), common.timeout))
         }
-        None => Own::find()?.served(),
+        None => served(common),
     }
+}
+
+/// The URL of this user's own store by its server; by its files, in turns, where that can have no socket.
+fn served(common: &Common) -> Result<String, Failure> {
+    let timeout = common.timeout.unwrap_or(TIMEOUT);
+    let url = Own::find()?.served(timeout)?;
+    if is_file(&url) {
+        return Ok(as_commands_do(url, common.timeout));
+    }
+    // Of a large item the store may write for longer than a server is given that is not told.
+    let timeout_ms = timeout.as_millis().clamp(1, SERVER_TIMEOUT_MS_MAX);
+    Ok(with_option(url, "timeout_ms", &timeout_ms.to_string()))
 }
 
 /// The URL by which a durable store is backed up: this user's own by its server, as it is.
 pub(crate) fn backup_url(common: &Common) -> Result<String, Failure> {
-    if named(common).is_none() && !common.direct { Own::find()?.served() } else { files_url(common) }
+    if named(common).is_none() && !common.direct { served(common) } else { files_url(common, Makes::Nothing) }
 }
 
 /// The URL of a durable store's files, for what is no op.
-pub(crate) fn files_url(common: &Common) -> Result<String, Failure> {
+pub(crate) fn files_url(common: &Common, makes: Makes) -> Result<String, Failure> {
     let url = match named(common) {
         Some(url) => url,
         None => {
@@ -126,26 +156,34 @@ pub(crate) fn files_url(common: &Common) -> Result<String, Failure> {
             own.files()
         }
     };
-    Ok(as_commands_do(url))
+    let url = as_commands_do(url, common.timeout);
+    Ok(if makes == Makes::Nothing { unmade(url) } else { url })
 }
 
-/// The URL as commands open it: files in turns.
-pub(crate) fn as_commands_do(url: String) -> String {
-    if is_file(&url) { in_turns(url) } else { url }
+/// The URL as commands open it: files in turns with other processes, each waited for as long as an operation may take; unless the URL says otherwise.
+pub(crate) fn as_commands_do(url: String, timeout: Option<Duration>) -> String {
+    if !is_file(&url) {
+        return url;
+    }
+    let wait = timeout.unwrap_or(TIMEOUT);
+    with_option(with_option(url, "share", "yes"), "wait_ms", &wait.as_millis().to_string())
 }
 
 fn named(common: &Common) -> Option<String> {
     common.store.clone().filter(|url| !url.is_empty())
 }
 
-/// For use in turns with other processes, unless the URL says otherwise.
-fn in_turns(mut url: String) -> String {
-    for (option, value) in [("share", "yes".to_owned()), ("wait_ms", TIMEOUT.as_millis().to_string())] {
-        let options = url.split_once('?').map_or("", |(_, options)| options);
-        if !options.split('&').any(|given| given.split('=').next() == Some(option)) {
-            let mark = if url.contains('?') { '&' } else { '?' };
-            url.push_str(&format!("{mark}{option}={value}"));
-        }
+/// Files that are not made where they are not there, unless the URL says otherwise.
+fn unmade(url: String) -> String {
+    if is_file(&url) { with_option(url, "create", "no") } else { url }
+}
+
+/// The URL with an option, if it does not have it.
+fn with_option(mut url: String, option: &str, value: &str) -> String {
+    let options = url.split_once('?').map_or("", |(_, options)| options);
+    if !options.split('&').any(|given| given.split('=').next() == Some(option)) {
+        let mark = if url.contains('?') { '&' } else { '?' };
+        url.push_str(&format!("{mark}{option}={value}"));
     }
     url
 }

@@ -11,7 +11,10 @@ use serde_json::json;
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{BATCH, Elements, KeyOf, Source, by_tabs, for_each_batch_by_key, for_each_batch_in_turn, number_of};
+use crate::input::{
+    BATCH, Elements, KeyOf, LineCount, Source, by_tab, by_tabs, for_each_batch_by_key, for_each_batch_in_turn,
+    number_of,
+};
 use crate::output::bytes;
 use crate::session::Session;
 use crate::top;
@@ -143,19 +146,26 @@ pub(crate) const RESHARD_HELP: &str = "\
 For a sharded hash, set or sorted set; others read and write meanwhile, and wait for nothing. Should it be killed, nothing is lost: whoever meets a shard that is not filled yet \
 fills it, and the same command, or one with another number, goes on where it stopped.
 
+Of dense numbers more shards make room for more numbers, and hold as many each as before. --dense makes shards smaller, or larger, for the numbers that there is room for: so shards \
+that grew too large for what the server packs are packed again.
+
 Round trips: open 2; for every 32 shards 3 on Redis and Valkey, else 5, and 1 for every 32 old ones that are brought together; and some 8.
 
 Examples:
   larder reshard cities --shards 6000
-  larder hash stat cities";
+  larder hash stat cities
+  larder reshard paid --dense 500";
 
 #[derive(Args, Debug)]
 pub(crate) struct Reshard {
     #[command(flatten)]
     pub(crate) named: Named,
     /// How many shards there are to be
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) shards: u16,
+    #[arg(long, value_name = "COUNT", required_unless_present = "dense", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) shards: Option<u16>,
+    /// Of dense numbers: how many stand in a shard from now on, instead of --shards
+    #[arg(long, value_name = "COUNT", conflicts_with = "shards", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) dense: Option<u32>,
 }
 
 #[derive(Args, Debug)]
@@ -240,7 +250,11 @@ pub(crate) async fn hash(session: &Session, verb: HashVerb) -> Result<Exit, Fail
         HashVerb::Get(args) => return get(session, &args).await,
         HashVerb::Remove(args) => {
             let (source, hash) = (Source::of(&args.fields)?, open_hash(session, &args.named).await?);
-            count(session, &args.named, "removed", source, |fields| {
+            let takes = {
+                let hash = hash.clone();
+                move |field: &[u8]| hash.takes(field)
+            };
+            count(session, (&args.named, "removed"), source, takes, |fields| {
                 let hash = hash.clone();
                 async move { hash.remove(fields).await }
             })
@@ -271,7 +285,11 @@ pub(crate) async fn set_of_shards(session: &Session, verb: ShardedSetVerb) -> Re
             let (named, source) = (&args.members.named, Source::of(&args.members.members)?);
             let set = opened!(ShardedSet, session, named, &args.making, |options| options)
                 .map_err(|error| explained(error, named, "sharded-set add", "MEMBER"))?;
-            count(session, named, "new", source, |members| {
+            let takes = {
+                let set = set.clone();
+                move |member: &[u8]| set.takes(member)
+            };
+            count(session, (named, "new"), source, takes, |members| {
                 let set = set.clone();
                 async move { set.add(members).await }
             })
@@ -279,7 +297,11 @@ pub(crate) async fn set_of_shards(session: &Session, verb: ShardedSetVerb) -> Re
         }
         ShardedSetVerb::Remove(args) => {
             let (source, set) = (Source::of(&args.members)?, open_set(session, &args.named).await?);
-            count(session, &args.named, "removed", source, |members| {
+            let takes = {
+                let set = set.clone();
+                move |member: &[u8]| set.takes(member)
+            };
+            count(session, (&args.named, "removed"), source, takes, |members| {
                 let set = set.clone();
                 async move { set.remove(members).await }
             })
@@ -308,7 +330,11 @@ async fn set(session: &Session, args: &HashSet) -> Result<(), Failure> {
         .map_err(|error| explained(error, &args.named, "hash set", "FIELD VALUE"))?;
     // Of a field that comes again the later value stays.
     let field_of: KeyOf = |line| number_of(line.split(|&byte| byte == b'\t').next().unwrap_or(line));
-    count_by_key(session, (&args.named, "new"), source, Some(field_of), |elements| {
+    let takes = {
+        let hash = hash.clone();
+        move |line: &[u8]| hash.takes(by_tab(line, "field")?.0)
+    };
+    count_by_key(session, (&args.named, "new"), source, (Some(field_of), takes), |elements| {
         let hash = hash.clone();
         async move {
             let entries = if is_typed { in_turn(elements) } else { by_tabs(elements, "field")? };
@@ -329,11 +355,12 @@ pub(crate) fn in_turn(elements: Elements) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 async fn get(session: &Session, args: &HashFields) -> Result<Exit, Failure> {
     let (source, hash) = (Source::of(&args.fields)?, open_hash(session, &args.named).await?);
-    let (out, mut is_missing) = (session.out, false);
+    let (out, mut is_missing, lines) = (session.out, false, LineCount::of(&source));
     let look = |fields: Elements| {
-        let hash = hash.clone();
+        let (hash, lines) = (hash.clone(), lines.next(&fields));
         async move {
-            let values = hash.get_many(&fields).await?;
+            let found = hash.get_many(&fields).await;
+            let values = found.map_err(|error| lines.failure(error, |field| hash.takes(field)))?;
             Ok((fields, values))
         }
     };
@@ -355,11 +382,12 @@ async fn get(session: &Session, args: &HashFields) -> Result<Exit, Failure> {
 
 async fn has(session: &Session, args: &ShardedSetMembers) -> Result<Exit, Failure> {
     let (source, set) = (Source::of(&args.members)?, open_set(session, &args.named).await?);
-    let (out, mut is_missing) = (session.out, false);
+    let (out, mut is_missing, lines) = (session.out, false, LineCount::of(&source));
     let look = |members: Elements| {
-        let set = set.clone();
+        let (set, lines) = (set.clone(), lines.next(&members));
         async move {
-            let told = set.has_many(&members).await?;
+            let told = set.has_many(&members).await;
+            let told = told.map_err(|error| lines.failure(error, |member| set.takes(member)))?;
             Ok((members, told))
         }
     };
@@ -372,35 +400,41 @@ async fn has(session: &Session, args: &ShardedSetMembers) -> Result<Exit, Failur
     Ok(if is_missing { Exit::No } else { Exit::Ok })
 }
 
-/// Does something with elements that tells of each whether it counts, and prints how many did.
+/// Does something with elements that tells of each whether it counts, and prints how many did. `takes` refuses a line that is wrong.
 pub(crate) async fn count<F>(
     session: &Session,
-    named: &Named,
-    what: &'static str,
+    told_of: (&Named, &'static str),
     source: Source,
+    takes: impl Takes,
     act: impl Fn(Elements) -> F,
 ) -> Result<(), Failure>
 where
     F: Future<Output = larder::Result<Vec<bool>>> + Send + 'static,
 {
-    count_by_key(session, (named, what), source, None, act).await
+    count_by_key(session, told_of, source, (None, takes), act).await
 }
+
+/// What refuses a line of standard input that is wrong, as its error says.
+pub(crate) trait Takes: Fn(&[u8]) -> larder::Result<()> + Clone + Send + 'static {}
+
+impl<T: Fn(&[u8]) -> larder::Result<()> + Clone + Send + 'static> Takes for T {}
 
 /// The same, where elements about the same key must be acted on in their order.
 pub(crate) async fn count_by_key<F>(
     session: &Session,
     (named, what): (&Named, &'static str),
     source: Source,
-    key_of: Option<KeyOf>,
+    (key_of, takes): (Option<KeyOf>, impl Takes),
     act: impl Fn(Elements) -> F,
 ) -> Result<(), Failure>
 where
     F: Future<Output = larder::Result<Vec<bool>>> + Send + 'static,
 {
-    let mut counted = 0;
+    let (mut counted, lines) = (0, LineCount::of(&source));
     let act = |elements| {
+        let (lines, takes) = (lines.next(&elements), takes.clone());
         let told = act(elements);
-        async move { Ok(told.await?) }
+        async move { told.await.map_err(|error| lines.failure(error, takes)) }
     };
     for_each_batch_by_key(BATCH, source, key_of, act, |told: Vec<bool>| {
         counted += told.into_iter().filter(|counts| *counts).count() as u64;
@@ -436,6 +470,18 @@ fn stat(session: &Session, named: &Named, stat: &ShardedStat) -> Result<(), Fail
     session.out.answer(&plain, &object)
 }
 
+/// Makes what the command line says of a handle's shards; how many there are then.
+macro_rules! resharded {
+    ($handle:expr, $args:expr, $tell:expr) => {{
+        let handle = $handle;
+        let outcome = match ($args.dense, $args.shards) {
+            (Some(per_shard), _) => handle.reshard_dense_with(per_shard, $tell).await,
+            (None, shards) => handle.reshard_with(shards.unwrap_or_default(), $tell).await,
+        };
+        outcome.map(|()| handle.shards())
+    }};
+}
+
 /// `larder reshard`.
 pub(crate) async fn reshard(session: &Session, args: &Reshard) -> Result<Exit, Failure> {
     let name = args.named.checked()?;
@@ -448,9 +494,9 @@ pub(crate) async fn reshard(session: &Session, args: &Reshard) -> Result<Exit, F
         bar.set_position(u64::from(progress.filled));
     };
     let outcome = match manifest.kind {
-        Kind::ShardedHash => open_hash(session, &args.named).await?.reshard_with(args.shards, tell).await,
-        Kind::ShardedSet => open_set(session, &args.named).await?.reshard_with(args.shards, tell).await,
-        Kind::ShardedSortedSet => top::open(session, &args.named).await?.reshard_with(args.shards, tell).await,
+        Kind::ShardedHash => resharded!(open_hash(session, &args.named).await?, args, tell),
+        Kind::ShardedSet => resharded!(open_set(session, &args.named).await?, args, tell),
+        Kind::ShardedSortedSet => resharded!(top::open(session, &args.named).await?, args, tell),
         kind => {
             let detail = format!(
                 "{name} is a {}: only a sharded hash, set and sorted set can be resharded; the shards of others are fixed when they are made",
@@ -460,8 +506,11 @@ pub(crate) async fn reshard(session: &Session, args: &Reshard) -> Result<Exit, F
         }
     };
     bar.finish_and_clear();
-    outcome.map_err(|error| Failure::from(error).hint("nothing is lost by that: the same command goes on with it"))?;
-    session.out.answer("", &json!({"name": bytes(name.as_bytes()), "shards": args.shards}))?;
+    let shards = outcome.map_err(|error| match error.kind() {
+        larder::ErrorKind::BadInput => error.into(),
+        _ => Failure::from(error).hint("nothing is lost by that: the same command goes on with it"),
+    })?;
+    session.out.answer("", &json!({"name": bytes(name.as_bytes()), "shards": shards}))?;
     Ok(Exit::Ok)
 }
 

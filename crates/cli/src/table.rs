@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::args::{Named, positive_time};
 use crate::exit::{Exit, Failure};
-use crate::input::{Source, by_tabs, each_at_once, for_each_batch, read_batches};
+use crate::input::{LineCount, Source, by_tab, by_tabs, each_at_once, for_each_batch, read_batches};
 use crate::output::{argument, bytes};
 use crate::session::Session;
 
@@ -198,15 +198,16 @@ async fn put_one(table: &Table, key: &[u8], value: &[u8], ttl: Option<Duration>)
 /// Puts entries of standard input, batch after batch: of a key that comes again the later value stays.
 async fn put_lines(session: &Session, args: &TablePut) -> Result<(), Failure> {
     let table = open_to_put(session, args).await?;
-    let mut batches = read_batches();
+    let (mut batches, numbers) = (read_batches(), LineCount::of(&Source::Stdin));
     let mut done = 0;
     while let Some(batch) = batches.recv().await {
         let so_far = |others: &'static str| {
             move |failure: Failure| failure.after(&format!("{done} entries of standard input are put{others}"))
         };
         let lines = batch.map_err(so_far(""))?;
-        let count = lines.len();
-        let entries = by_tabs(lines, "key").map_err(|error| so_far("")(error.into()))?;
+        let (count, numbered) = (lines.len(), numbers.next(&lines));
+        let wrong = |error| so_far("")(numbered.failure(error, |line| by_tab(line, "key").map(|_| ())));
+        let entries = by_tabs(lines, "key").map_err(wrong)?;
         put_all(&table, entries, args.ttl).await.map_err(so_far(", others may be"))?;
         done += count;
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{BATCH, Elements, Source, for_each_batch_by_key, for_each_batch_in_turn, number_of};
+use crate::input::{BATCH, Elements, LineCount, Source, for_each_batch_by_key, for_each_batch_in_turn, number_of};
 use crate::output::bytes;
 use crate::screen::ScreenArgs;
 use crate::session::Session;
@@ -150,7 +150,8 @@ pub(crate) async fn top(session: &Session, verb: TopVerb) -> Result<Exit, Failur
         TopVerb::Set(args) => {
             let (source, parse) = scored(&args)?;
             let set = made(session, &args).await?;
-            sharded::count_by_key(session, (&args.named, "new"), source, Some(member_of), |elements| {
+            let takes = takes(&set);
+            sharded::count_by_key(session, (&args.named, "new"), source, (Some(member_of), takes), |elements| {
                 let set = set.clone();
                 async move { set.set(parse(elements)?).await }
             })
@@ -160,7 +161,11 @@ pub(crate) async fn top(session: &Session, verb: TopVerb) -> Result<Exit, Failur
         TopVerb::Get(args) => return get(session, &args).await,
         TopVerb::Remove(args) => {
             let (source, set) = (Source::of(&args.members)?, open(session, &args.named).await?);
-            sharded::count(session, &args.named, "removed", source, |members| {
+            let takes = {
+                let set = set.clone();
+                move |member: &[u8]| set.takes(member)
+            };
+            sharded::count(session, (&args.named, "removed"), source, takes, |members| {
                 let set = set.clone();
                 async move { set.remove(members).await }
             })
@@ -196,9 +201,7 @@ fn scored(args: &TopSet) -> Result<(Source, Parse), Failure> {
         sharded::in_turn(elements).into_iter().map(with_number).collect()
     };
     match Source::of(&args.entries)? {
-        Source::Stdin => {
-            Ok((Source::Stdin, |lines| lines.into_iter().map(|line| with_number(by_tab(line)?)).collect()))
-        }
+        Source::Stdin => Ok((Source::Stdin, |lines| lines.iter().map(|line| with_number(by_tab(line)?)).collect())),
         Source::Typed(elements) if elements.len() % 2 == 1 => {
             Err(Failure::usage("a member has no score: members and scores are given in turn, or from standard input"))
         }
@@ -214,11 +217,11 @@ fn scored(args: &TopSet) -> Result<(Source, Parse), Failure> {
 ///
 /// # Errors
 /// For a line without a tab; nothing of its batch is set.
-fn by_tab(line: Vec<u8>) -> larder::Result<(Vec<u8>, Vec<u8>)> {
+fn by_tab(line: &[u8]) -> larder::Result<(Vec<u8>, Vec<u8>)> {
     match line.iter().rposition(|&byte| byte == b'\t') {
         Some(at) => Ok((line[..at].to_vec(), line[at + 1..].to_vec())),
         None => {
-            let detail = format!("a line of standard input has no tab between member and score: {}", Shown(&line));
+            let detail = format!("a line of standard input has no tab between member and score: {}", Shown(line));
             Err(larder::Error::new(larder::ErrorKind::BadInput, detail))
         }
     }
@@ -237,6 +240,12 @@ fn with_number((member, score): (Vec<u8>, Vec<u8>)) -> larder::Result<(Vec<u8>, 
     }
 }
 
+/// What refuses a line that is wrong.
+fn takes(set: &ShardedSortedSet) -> impl sharded::Takes {
+    let set = set.clone();
+    move |line: &[u8]| set.takes(with_number(by_tab(line)?)?.0)
+}
+
 /// Whom a line is about.
 fn member_of(line: &[u8]) -> u64 {
     number_of(line.iter().rposition(|&byte| byte == b'\t').map_or(line, |at| &line[..at]))
@@ -245,11 +254,13 @@ fn member_of(line: &[u8]) -> u64 {
 async fn add(session: &Session, args: &TopSet) -> Result<(), Failure> {
     let (source, parse) = scored(args)?;
     let (set, out) = (made(session, args).await?, session.out);
+    let lines = LineCount::of(&source);
     let add = |elements| {
-        let set = set.clone();
+        let (set, lines) = (set.clone(), lines.next(&elements));
         async move {
-            let entries = parse(elements)?;
-            let scores = set.add(entries.iter().map(|(member, by)| (member, *by))).await?;
+            let refused = |error| lines.failure(error, takes(&set));
+            let entries = parse(elements).map_err(refused)?;
+            let scores = set.add(entries.iter().map(|(member, by)| (member, *by))).await.map_err(refused)?;
             Ok((entries, scores))
         }
     };
@@ -263,11 +274,12 @@ async fn add(session: &Session, args: &TopSet) -> Result<(), Failure> {
 
 async fn get(session: &Session, args: &TopMembers) -> Result<Exit, Failure> {
     let (source, set) = (Source::of(&args.members)?, open(session, &args.named).await?);
-    let (out, mut is_missing) = (session.out, false);
+    let (out, mut is_missing, lines) = (session.out, false, LineCount::of(&source));
     let look = |members: Elements| {
-        let set = set.clone();
+        let (set, lines) = (set.clone(), lines.next(&members));
         async move {
-            let scores = set.scores(&members).await?;
+            let scores = set.scores(&members).await;
+            let scores = scores.map_err(|error| lines.failure(error, |member| set.takes(member)))?;
             Ok((members, scores))
         }
     };

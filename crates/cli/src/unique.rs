@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
+use larder::text::Shown;
 use larder::{ErrorKind, IdKind, Novelty, Precision, UniqueCount, UniqueVisitors, UniqueVisitorsOptions};
 use serde_json::{Value, json};
 
 use crate::args::{Named, positive_time};
 use crate::exit::{Exit, Failure};
-use crate::input::{BatchSize, Elements, Source, for_each_batch_in_turn};
+use crate::input::{BatchSize, Elements, LineCount, Numbered, Source, for_each_batch_in_turn};
 use crate::output::bytes;
 use crate::session::Session;
 use crate::visitors::moment;
@@ -25,9 +26,9 @@ pub(crate) enum UniqueVerb {
     /// Print how many different visitors came in a day
     #[command(after_help = "\
 Prints a number; 0 for a day on which nobody came. A day of which a part was lost is no smaller number: exit code 4. --stat prints what the day was made for, too, \
-and how many are expected to be missing, since their hashes met others'.
+and how many are expected to be missing, since their hashes met others'; of a day on which nobody came, what it would be made for.
 
-Round trips: open 1, count 2 (1 more for each further 4,096 shards).
+Round trips: open 1, count 2 (1 more for each further 4,096 shards); with --stat some 5, or of a day on which nobody came those of counting the day before, too.
 
 Examples:
   larder unique count site
@@ -70,7 +71,7 @@ Prints how many are new: of an id that several add, exactly one is told so. --ea
 `-` reads ids from standard input, one a line, with progress at a terminal; they are sent as they come, many at a time.
 
 They are created if need be: with days in UTC, or --zone, --offset and --period; --precision exact keeps each id's whole hash, compact some 47 bits of it, near-exact 32 \
-(near:BITS others) with its error put back, and sketch counts to 1 % in 2.5 KB. Ids are any bytes; with --ids-are integer whole numbers of 64 bits, which never meet.
+(near:BITS others) with its error put back, and sketch counts to 1 % in 2.7 KB. Ids are any bytes; with --ids-are integer whole numbers of 64 bits, which never meet.
 
 A day is made for half as many again as came the day before; after a day without visitors, for --expected. More may come.
 
@@ -215,10 +216,11 @@ async fn add(session: &Session, args: &UniqueAdd) -> Result<(), Failure> {
     // One day for all, also past midnight.
     let day = args.day.of(&site)?;
     let (mut new, mut known, mut unknown) = (0u64, 0u64, 0u64);
+    let lines = LineCount::of(&source);
     let add = |ids: Elements| {
-        let site = site.clone();
+        let (site, lines) = (site.clone(), lines.next(&ids));
         async move {
-            let told = site.add_in(day, &ids).await.map_err(explained_loss)?;
+            let told = site.add_in(day, &ids).await.map_err(|error| refused(error, &lines))?;
             Ok((ids, told))
         }
     };
@@ -293,7 +295,7 @@ async fn count(session: &Session, args: &UniqueCountArgs) -> Result<(), Failure>
         return session.out.answer(&count.visitors.to_string(), &figures(name, day, &count));
     }
     let Some(stat) = site.stat(day).await.map_err(explained_loss)? else {
-        return session.out.answer("visitors 0", &figures(name, day, &UniqueCount::default()));
+        return forecast(session, (&site, name), day).await;
     };
     let mut object = figures(name, day, &stat.count);
     for (field, value) in [
@@ -308,11 +310,10 @@ async fn count(session: &Session, args: &UniqueCountArgs) -> Result<(), Failure>
     ] {
         object[field] = value;
     }
+    let limit = session.store.profile().encodings.map_or(0, |limits| limits.set_integers_max);
     let unpacked = match stat.unpacked_shards {
         0 => String::new(),
-        many => format!(
-            "\n{many} of them have more members than the server packs (set-max-intset-entries), and take ten times as much"
-        ),
+        many => format!("\n{}", not_packed(many, stat.largest_shard.into(), limit)),
     };
     let plain = format!(
         "visitors {}\nprecision {}\nperiod {day}\nexpected {}{}\nmissing, expected {}\nstandard error {:.1}\nshards {}, the fullest of {} visitors{unpacked}",
@@ -326,6 +327,35 @@ async fn count(session: &Session, args: &UniqueCountArgs) -> Result<(), Failure>
         stat.largest_shard
     );
     session.out.answer(&plain, &object)
+}
+
+/// A day on which nobody came has no figures but what it will be made for.
+async fn forecast(session: &Session, (site, name): (&UniqueVisitors, &[u8]), day: u64) -> Result<(), Failure> {
+    let (expected, precision) = (site.forecast(day).await?, site.precision().as_str());
+    let mut object = figures(name, day, &UniqueCount::default());
+    object["precision"] = json!(precision);
+    object["expected"] = json!(expected);
+    for none in ["shards", "bits", "padded_bytes", "largest_shard", "unpacked_shards"] {
+        object[none] = json!(0);
+    }
+    object["outgrown"] = json!(false);
+    let plain = format!("visitors 0\nprecision {precision}\nperiod {day}\nexpected {expected}");
+    session.out.answer(&plain, &object)
+}
+
+/// What is to be done about sets that the server does not keep packed, by its limit. One member is a mark.
+fn not_packed(sets: u64, largest: u64, limit: u64) -> String {
+    let later =
+        "a set that is unpacked stays so until it is written anew: by DUMP and RESTORE, or a restart from a snapshot";
+    match largest + 1 > limit {
+        true => format!(
+            "{sets} of them have more members than the server packs (set-max-intset-entries {limit}), and take ten times as much; set set-max-intset-entries to {}: {later}",
+            (largest + 1).next_power_of_two()
+        ),
+        false => format!(
+            "{sets} of them had more members than the server packed (set-max-intset-entries is {limit} now), and take ten times as much: {later}"
+        ),
+    }
 }
 
 /// How many are expected, also where that is a small part of one.
@@ -346,10 +376,11 @@ async fn new(session: &Session, args: &UniqueNew) -> Result<Exit, Failure> {
     let site = open(session, args.named.bytes()).await?;
     let day = args.day.of(&site)?;
     let mut is_any_new = false;
+    let lines = LineCount::of(&source);
     let look = |ids: Elements| {
-        let site = site.clone();
+        let (site, lines) = (site.clone(), lines.next(&ids));
         async move {
-            let novelties = site.are_new_in(day, &ids).await.map_err(explained_loss)?;
+            let novelties = site.are_new_in(day, &ids).await.map_err(|error| refused(error, &lines))?;
             let new = ids.into_iter().zip(novelties).filter(|(_, novelty)| *novelty == Novelty::New);
             Ok(new.map(|(id, _)| id).collect())
         }
@@ -389,6 +420,18 @@ async fn open(session: &Session, name: &[u8]) -> Result<UniqueVisitors, Failure>
 fn explained(error: larder::Error, name: &[u8]) -> Failure {
     let hint = format!("`larder unique add {} ID` creates them", String::from_utf8_lossy(name));
     Failure::from(error).hint_if_absent(hint)
+}
+
+/// What is wrong about an id is said with its line: it is named at the end.
+fn refused(error: larder::Error, lines: &Numbered) -> Failure {
+    if error.kind() != ErrorKind::BadInput || !error.detail().starts_with("ids here are") {
+        return explained_loss(error);
+    }
+    let (kind, detail) = (error.kind(), error.detail().to_owned());
+    lines.failure(error, |id| match detail.ends_with(&format!(": {}", Shown(id))) {
+        true => Err(larder::Error::new(kind, detail.clone())),
+        false => Ok(()),
+    })
 }
 
 /// A day that was lost is no reason to drop the others.
@@ -448,6 +491,15 @@ fn offset_s(text: &str) -> Result<i32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_does_not_pack_is_said_with_the_limit_and_a_cure() {
+        let said = not_packed(3, 600, 512);
+        assert!(said.starts_with("3 of them") && said.contains("(set-max-intset-entries 512)"), "{said}");
+        assert!(said.contains("set set-max-intset-entries to 1024: "), "{said}");
+        // The mark is a member.
+        assert!(not_packed(3, 512, 512).contains("to 1024: ") && not_packed(3, 511, 512).contains("is 512 now"));
+    }
 
     #[test]
     fn offsets_and_precisions_are_read() {

@@ -649,6 +649,40 @@ fn a_backup_is_restored_and_checked() {
     on("memcached://127.0.0.1:1", "check").fails(2, "larder export");
 }
 
+/// Of a path that was mistyped nothing is told, and nothing is made there.
+#[test]
+fn what_only_reads_a_store_makes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let mistyped = folder.path().join("mistyped");
+    let (store, dump) = (file_store(folder.path(), "mistyped"), folder.path().join("all.dump"));
+    let no_store = format!("{} holds no store, and none is to be made there", mistyped.display());
+    for line in ["check", "check --json", "ls", "memory report", "memory advise", "top"] {
+        on(&store, line).fails(2, &no_store);
+        assert!(!mistyped.exists(), "{line}");
+    }
+    for line in ["backup", "export"] {
+        on_file(&store, line, &dump).fails(2, &no_store);
+        assert!(!mistyped.exists() && !dump.exists(), "{line}");
+    }
+    // Nor in a folder that is there.
+    std::fs::create_dir(&mistyped).unwrap();
+    on(&store, "check").fails(2, &no_store);
+    assert_eq!(std::fs::read_dir(&mistyped).unwrap().count(), 0);
+    on(&format!("{store}?create=yes"), "check").exits(0);
+    on(&store, "check").exits(0);
+    // What writes makes one, unless it is told not to.
+    let other = file_store(folder.path(), "other");
+    on(&format!("{other}?create=no"), "counter add hits").fails(2, "holds no store");
+    on(&other, "counter add hits").exits(0);
+    on(&other, "ls").exits(0);
+    // A witness knows that there was one.
+    let witnessed = format!("{other}?witness={}", folder.path().join("witness").display());
+    on(&witnessed, "counter add hits").exits(0);
+    std::fs::remove_dir_all(folder.path().join("other")).unwrap();
+    on(&witnessed, "check").fails(4, "there is no store, and its witness");
+    assert!(!folder.path().join("other").exists());
+}
+
 /// What a backup, or a tail, that was killed left of its file is removed by the next one; what another writes stays.
 #[test]
 fn what_is_left_of_a_file_that_is_not_whole_is_removed() {

@@ -23,14 +23,18 @@ fn serve(folder: &Path) -> Served {
     let socket = folder.join("socket");
     let mut command = larder(["serve", "-s"]);
     let child = command.arg(&socket).arg("--store").arg(format!("file:{}", folder.join("store").display()));
-    let mut child = child.spawn().unwrap();
+    let child = child.spawn().unwrap();
+    once_served(child, &socket)
+}
+
+fn once_served(mut child: Child, socket: &Path) -> Served {
     until("the server", || {
         if child.try_wait().unwrap().is_some() {
             let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said).unwrap());
             panic!("it ended: {said}");
         }
-        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        std::os::unix::net::UnixStream::connect(socket).is_ok()
     });
     Served(child, format!("memcached+unix://{}", socket.display()))
 }
@@ -104,4 +108,32 @@ fn what_meets_a_damaged_table_names_it_and_fails() {
             tells(&on(&url, "check"), "check", &table);
         }
     }
+}
+
+/// Whoever opens the store first.
+#[test]
+fn what_was_cut_off_a_journal_is_told_by_a_check_and_when_a_server_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file:{}", folder.path().join("store").display());
+    on(&store, "counter add hits").exits(0);
+    let tear = || {
+        let journal = folder.path().join("store/engine/0.jnl");
+        let bytes = std::fs::read(&journal).unwrap();
+        let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+        std::fs::write(&journal, [&bytes[..end], b"torn"].concat()).unwrap();
+    };
+    let told = "4 bytes were cut off the journal when the store was opened";
+    tear();
+    assert!(on(&store, "check").exits(0).contains(told));
+    assert!(!on(&store, "check").exits(0).contains("cut off"), "they are gone");
+    tear();
+    assert_eq!(on(&store, "check --json").json()["torn_bytes"], 4);
+    tear();
+    let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));
+    let mut command = larder(["serve", "--store", &store, "-s"]);
+    let child = command.arg(&socket).stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+    let server = once_served(child, &socket);
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(said.contains("WARN") && said.contains(told), "{said}");
+    assert_eq!(on(&server.1, "counter get hits").exits(0), "1\n");
 }

@@ -76,6 +76,9 @@ fn a_broken_row_is_named_and_nothing_is_half_loaded() {
             on_with_input(url, "lookup build other -", csv.as_bytes()).fails(2, said);
         }
         on(url, "lookup build cities /no/such/file").fails(2, "/no/such/file cannot be read");
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().display().to_string();
+        on(url, &format!("lookup build cities {folder}")).fails(2, &format!("{folder} cannot be read: "));
         on(url, "lookup build cities x --delimiter ,,").fails(2, "one ASCII character");
         on(url, "lookup get other 1").fails(3, "other");
         assert_eq!(on(url, "lookup stat cities").exits(0).lines().nth(1), Some("rows\t3"));

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Done, finish, larder, on, until};
+use larder::dump::{DumpItem, DumpReader, DumpWriter, Head};
 use larder_testkit::servers::{Memcached, Version};
 
 /// A user's home. When it is dropped, the server of the user's store has ended.
@@ -259,6 +260,68 @@ fn a_holder_one_who_waits_two_who_follow_and_a_writer_share_the_store_of_a_home(
     });
 }
 
+/// Its server's socket would have a path of over 107 bytes: the files are opened, for one operation at a time.
+#[test]
+fn a_home_whose_path_is_too_long_for_a_socket_is_used_in_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("h".repeat(110));
+    let command = |line: &str| {
+        let mut command = larder(["--timeout", "60s"].into_iter().chain(line.split_whitespace()));
+        command.env("XDG_DATA_HOME", &home);
+        command
+    };
+    let larder_itself = env!("CARGO_BIN_EXE_larder");
+    let script = format!("{larder_itself} counter add hits && {larder_itself} lock status nightly");
+    let said = finish(command("lock run nightly -- sh -c").arg(script)).exits(0);
+    assert!(said.starts_with("held by "), "{said}");
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..3).for_each(|_| _ = finish(&mut command("counter add hits")).exits(0)));
+        }
+    });
+    assert_eq!(finish(&mut command("counter get hits")).exits(0), "10\n");
+    assert!(home.join("larder/larder").exists() && !home.join("larder.socket").exists());
+    finish(command("backup").arg(folder.path().join("all.dump"))).exits(0);
+    finish(&mut command("check")).exits(0);
+}
+
+/// Its server takes what its files take.
+#[test]
+fn large_items_are_imported_into_a_fresh_home_served_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("large.dump");
+    let file = std::fs::File::create(&dump).unwrap();
+    let mut writer = DumpWriter::new(file, &Head::now("large")).unwrap();
+    let largest = larder::durable::Options::VALUE_BYTES_MAX + larder::Key::BYTES_MAX - b"largest".len();
+    let items = [("two", 2 << 20, 7), ("sixty", 60_000_000, 0), ("largest", largest, 0)];
+    for (number, (key, bytes, flags)) in (1..).zip(items) {
+        let key = larder::Key::new(key).unwrap();
+        writer.push(&DumpItem { key, flags, expiry_ms: None, value: vec![number; bytes].into() }).unwrap();
+    }
+    writer.finish().unwrap();
+    for direct in ["", " --direct"] {
+        let home = Home::new();
+        let command = |line: &str, file: &Path| {
+            let mut command = at_home(&home, &format!("--timeout 60s{direct} {line}"));
+            common::wait_within(command.arg(file).spawn().unwrap(), Duration::from_secs(120))
+        };
+        assert_eq!(command("import", &dump).exits(0), "3 written, 0 there already, 0 over, 0 refused\n");
+        let back = folder.path().join(format!("back{}.dump", direct.len()));
+        command("export", &back).exits(0);
+        let mut reader = DumpReader::new(std::io::BufReader::new(std::fs::File::open(&back).unwrap())).unwrap();
+        let mut found = std::collections::BTreeMap::new();
+        while let Some(block) = reader.next_block().unwrap() {
+            for item in block {
+                let first = item.value[0];
+                assert!(item.value.iter().all(|&byte| byte == first));
+                found.insert(first, (item.value.len(), item.flags));
+            }
+        }
+        let expected = (1..).zip(items).map(|(number, (_, bytes, flags))| (number, (bytes, flags))).collect();
+        assert_eq!(found, expected, "{direct}");
+    }
+}
+
 #[test]
 fn the_server_ends_when_nobody_needs_it_and_comes_again() {
     let home = Home::new();
@@ -323,6 +386,75 @@ fn another_process_is_waited_for_and_named_after_five_seconds_where_nothing_else
         drop(held);
         waiting.join().unwrap().exits(0);
     });
+}
+
+/// As an operation is.
+#[test]
+fn another_process_is_waited_for_as_long_as_an_operation_may_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let held = larder_store(&path);
+    let url = format!("file:{}", path.display());
+    for line in ["counter add hits", "check"] {
+        let start = Instant::now();
+        on(&url, &format!("{line} --timeout 300ms")).fails(6, &format!("open in process {}", std::process::id()));
+        assert!((300..4_500).contains(&start.elapsed().as_millis()), "{line}: {:?}", start.elapsed());
+    }
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| on(&url, "counter add hits --timeout 60s"));
+        std::thread::sleep(Duration::from_secs(6));
+        drop(held);
+        waiting.join().unwrap().exits(0);
+    });
+}
+
+/// A folder is no server, and what a witness tells of it is no matter of a structure that could be dropped.
+#[test]
+fn hints_about_a_folder_are_of_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let [at, kept, witness] = ["store", "kept", "witness"].map(|name| folder.path().join(name));
+    let plain = format!("file:{}?wait_ms=0", at.display());
+    let url = format!("{plain}&witness={}", witness.display());
+    let copy = |from: &Path, to: &Path| {
+        _ = std::fs::remove_dir_all(to);
+        assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+    };
+    on(&url, "counter add hits").exits(0);
+    copy(&at, &kept);
+    on(&url, "counter add hits").exits(0);
+    let held = larder_store(&at);
+    for line in ["counter get hits", "counter add hits", "ls", "check", "serve -s unused"] {
+        let done = on(&plain, line);
+        assert_eq!(done.code(), 6, "{line}: {done:?}");
+        assert!(done.stderr.contains("hint: one process at a time has a folder open"), "{line}: {}", done.stderr);
+    }
+    drop(held);
+    let told = |line: &str, kind: &str| {
+        let done = on(&url, line);
+        assert_eq!(done.code(), 4, "{line}: {done:?}");
+        let hint = done.stderr.rsplit_once("hint: ").unwrap_or_else(|| panic!("no hint: {}", done.stderr)).1;
+        assert!(done.stderr.contains(kind) && hint.contains("what a witness tells"), "{line}: {}", done.stderr);
+        assert!(!done.stderr.contains("drop NAME"), "{line}: {}", done.stderr);
+    };
+    copy(&kept, &at);
+    for line in ["counter get hits", "counter add hits", "ls", "check", "backup unused", "serve -s unused"] {
+        told(line, "rolled back");
+    }
+    std::fs::remove_dir_all(&at).unwrap();
+    for line in ["counter add hits", "check"] {
+        told(line, "lost");
+        _ = std::fs::remove_dir_all(&at);
+    }
+    copy(&kept, &at);
+    let identity = std::fs::read_to_string(at.join("larder")).unwrap().replace("version 3\n", "version 99\n");
+    let body = &identity[..identity.rfind("check ").unwrap()];
+    let check = format!("check {:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()));
+    std::fs::write(at.join("larder"), format!("{body}{check}")).unwrap();
+    for line in ["counter get hits", "check"] {
+        let done = on(&plain, line);
+        assert_eq!(done.code(), 8, "{line}: {done:?}");
+        assert!(done.stderr.contains("says layout 99") && done.stderr.contains("hint: a newer larder"), "{done:?}");
+    }
 }
 
 #[test]

@@ -89,6 +89,23 @@ fn what_does_not_fit_is_refused_and_nothing_written() {
         on(url, "records set users 18446744073709551616 visits=1").fails(2, "18446744073709551615");
         on(url, "records set users -- -1 visits=1").fails(2, "18446744073709551615");
         on(url, "records set users - visits=1").fails(2, "standard input");
+        on(url, "records bits active 3 --on").exits(0);
+        for id in ["-1", "18446744073709551616"] {
+            for line in ["records get users --", "records bits active --on --", "records bits active --off --"] {
+                on(url, &format!("{line} {id}")).fails(2, "18446744073709551615");
+            }
+            on(url, &format!("records aggregate users visits --ids={id}")).fails(2, "18446744073709551615");
+            let input = format!("3\n{id}\n");
+            for line in ["get users -", "bits active - --on", "bits active - --off", "aggregate users visits --ids -"] {
+                let done = on_with_input(url, &format!("records {line}"), input.as_bytes());
+                done.fails(2, "18446744073709551615");
+                assert!(done.stderr.contains("line 2: "), "{line}: {}", done.stderr);
+            }
+        }
+        for line in ["get users", "bits active --on", "bits active --off", "aggregate users visits --ids"] {
+            on(url, &format!("records {line} 18446744073709551615")).fails(2, "over the range");
+        }
+        assert_eq!(on(url, "records bits active").exits(0), "1\n");
         on(url, "records get users 1 --field age").fails(2, "visits");
         on(url, "records bits users 1 --field visits").fails(2, "no bit");
         assert_eq!(on(url, "records max users").exits(1), "");

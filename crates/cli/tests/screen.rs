@@ -192,3 +192,27 @@ fn our_own_server_tells_hot_keys_and_its_times() {
     let reads = node["commands"].as_array().unwrap().iter().find(|one| one["command"] == "read").unwrap();
     assert!(reads["per_second"].as_f64().unwrap() > 0.0 && reads["p99_us"].is_f64(), "{sample}");
 }
+
+/// Of what takes long with much, a terminal shows how far it has come; nothing else does.
+#[test]
+fn how_far_a_check_and_a_backup_have_come_is_shown_on_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file:{}", folder.path().join("store").display());
+    let words: Vec<String> = (0..1_000).map(|number| format!("word-{number:04}")).collect();
+    on_with_input(&store, "set add tags -", words.join("\n").as_bytes()).exits(0);
+    let dump = folder.path().join("all.dump");
+    for line in ["check".to_owned(), format!("backup {}", dump.display())] {
+        let terminal = Terminal::start(&store, &line);
+        let seen = terminal.screen.clone();
+        wait(terminal.child).exits(0);
+        // What is answered at the end tells bytes, not kilobytes.
+        let text = || String::from_utf8_lossy(&seen.lock().unwrap().1).into_owned();
+        until("the answer", || text().contains(" bytes of values"));
+        let told = text();
+        assert!(told.contains(" items, ") && told.contains(" KiB"), "{line}: {told:?}");
+        let last = seen.lock().unwrap().0.screen().contents();
+        assert!(!last.contains("KiB"), "{line}: it is gone at the end: {last}");
+    }
+    let done = on(&store, "check");
+    assert!(done.exits(0).contains(" bytes of values") && done.stderr.is_empty(), "{done:?}");
+}

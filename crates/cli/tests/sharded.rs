@@ -61,7 +61,6 @@ fn members_come_from_standard_input_and_who_is_new_is_counted() {
     });
 }
 
-/// A set that the server's limit pushes out of its packed form, all of it or a part.
 #[test]
 fn of_a_key_that_comes_again_the_last_line_stays() {
     each_server(|url| {
@@ -81,6 +80,7 @@ fn of_a_key_that_comes_again_the_last_line_stays() {
     });
 }
 
+/// A set that the server's limit pushes out of its packed form, all of it or a part.
 #[test]
 fn the_figures_tell_how_many_shards_are_not_packed() {
     let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
@@ -105,6 +105,99 @@ fn the_figures_tell_how_many_shards_are_not_packed() {
     assert!(!on(&memcached.url(), "sharded-set stat paid").exits(0).contains("unpacked_shards"));
 }
 
+/// What the figures and the report advise of dense numbers, word for word: it packs all shards.
+#[test]
+fn advice_of_dense_numbers_packs_their_shards() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new());
+        let url = server.url();
+        let numbers: String = (0..3_000).map(|n| format!("{n}\n")).collect();
+        on_with_input(&url, "sharded-set add paid --dense 1000 --shards 3 -", numbers.as_bytes()).exits(0);
+        let lines: String = (0..3_000).map(|n| format!("{n}\tcity {n}\n")).collect();
+        on_with_input(&url, "hash set cities --dense 1000 --shards 3 -", lines.as_bytes()).exits(0);
+        for (name, group, per_shard) in [("paid", "sharded-set", 509), ("cities", "hash", 64)] {
+            let stat = || on(&url, &format!("--json {group} stat {name}")).json();
+            let before = stat();
+            let cure = format!("resharding to {per_shard} dense numbers a shard packs them again");
+            assert!(before["advice"].as_str().unwrap_or_default().ends_with(&cure), "{version:?}: {before}");
+            let report = on(&url, "--json memory advise").json();
+            let what = format!("larder reshard \"{name}\" --dense {per_shard}");
+            let told = report["advice"].as_array().unwrap().iter().any(|one| one["what"] == what.as_str());
+            assert!(told, "{version:?}: no {what} in {report:#}");
+            let resharded = on(&url, &format!("--json reshard {name} --dense {per_shard}")).json();
+            assert_eq!(resharded["shards"], 3_000u32.div_ceil(per_shard), "{version:?}");
+            let after = stat();
+            assert_eq!(
+                (&after["unpacked_shards"], &after["elements"]),
+                (&json!(0), &json!(3_000)),
+                "{version:?}: {after}"
+            );
+            assert_eq!(after["advice"], json!(null), "{version:?}: {after}");
+        }
+        assert_eq!(on(&url, "hash get cities 2999 0").exits(0), "city 2999\ncity 0\n");
+    }
+}
+
+#[test]
+fn dense_shards_become_large_and_small_again() {
+    each_server(|url| {
+        let numbers: String = (0..6_400).map(|n| format!("{n}\n")).collect();
+        on_with_input(url, "sharded-set add paid --dense 64 --shards 100 -", numbers.as_bytes()).exits(0);
+        let a_shard = |dense: u32| {
+            let params = on(url, "inspect paid").exits(0);
+            assert!(params.lines().any(|line| line == format!("parameter dense numbers a shard: {dense}")), "{params}");
+        };
+        on(url, "reshard paid --shards 10").exits(0);
+        a_shard(640);
+        on(url, "reshard paid --dense 64").exits(0);
+        a_shard(64);
+        let stat = on(url, "--json sharded-set stat paid").json();
+        assert_eq!((&stat["shards"], &stat["elements"]), (&json!(100), &json!(6_400)));
+        assert_eq!(stat["largest_shard"], 64);
+    });
+}
+
+/// More elements than 65,535 shards of 64 have: shards are made for more each, or the most is named.
+#[test]
+fn a_collection_for_many_elements_is_made_or_the_most_it_can_be_made_for_is_named() {
+    let server = RedisServer::start(RedisVersion::Redis8, &RedisOptions::new());
+    let url = server.url();
+    on(&url, "--timeout 60s hash set cities --expected 10000000 a b").exits(0);
+    assert_eq!(on(&url, "--json hash stat cities").json()["shards"], 65_535);
+    on(&url, "sharded-set add more --expected 4194241 a").fails(2, "it can be made for 4194240 at the most");
+    on(&url, "hash set more --expected 16776961 a b").fails(2, "it can be made for 16776960 at the most");
+    on(&url, "sharded-set len more").fails(3, "absent");
+    on(&url, "sharded-set add ids --dense 500 --expected 32767501 1").fails(2, "32767500 at the most");
+}
+
+/// The line that is wrong has its number, wherever its batch began, and what is read of it or what the structure refuses.
+#[test]
+fn a_wrong_line_of_standard_input_is_named_by_its_number() {
+    let server = Memcached::start(Version::New, &[]);
+    let url = server.url();
+    let with = |line: &str, input: &str| on_with_input(&url, line, input.as_bytes());
+    let before = |each: &dyn Fn(u32) -> String| -> String { (0..1_500).map(|n| each(n % 8)).collect() };
+    let (tabbed, bare) = (before(&|n| format!("{n}\t1\n")), before(&|n| format!("{n}\n")));
+    with("hash set n -", &format!("{tabbed}no tab\n")).fails(2, "line 1501: ");
+    with("table put t -", &format!("{tabbed}no tab\n")).fails(2, "line 1501: ");
+    with("hash set ids --dense 4 --shards 2 -", &format!("{tabbed}8\ta\n")).fails(2, "line 1501: ");
+    with("hash get ids -", "7\n08\n").fails(2, "line 2: ");
+    with("hash remove ids -", &format!("{bare}-1\n1\n")).fails(2, "line 1501: ");
+    with("sharded-set add set --dense 4 --shards 2 -", &bare).exits(0);
+    for verb in ["add", "remove"] {
+        let done = with(&format!("sharded-set {verb} set -"), &format!("{bare}8\n"));
+        done.fails(2, "line 1501: ");
+        assert!(done.stderr.contains("0 to 7"), "{}", done.stderr);
+    }
+    with("sharded-set has set -", "1\n2\n8\n").fails(2, "line 3: ");
+    // What is on the command line has no lines.
+    let typed = on(&url, "sharded-set add set 8");
+    typed.fails(2, "0 to 7");
+    assert!(!typed.stderr.contains("line"), "{}", typed.stderr);
+    let long = "x".repeat(70_000);
+    with("sharded-set add texts -", &format!("a\n{long}\n")).fails(2, "line 2: ");
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     let server = Memcached::start(Version::New, &[]);
@@ -121,6 +214,11 @@ fn what_is_wrong_is_said() {
     on(&url, "set add tags a").exits(0);
     on(&url, "reshard tags --shards 2").fails(8, "only a sharded hash, set and sorted set");
     on(&url, "reshard ids --shards 0").fails(2, "--shards");
+    on(&url, "reshard ids --dense 0").fails(2, "--dense");
+    on(&url, "reshard ids").fails(2, "--shards");
+    on(&url, "reshard ids --shards 3 --dense 3").fails(2, "cannot be used with");
+    on(&url, "hash set texts a b").exits(0);
+    on(&url, "reshard texts --dense 3").fails(2, "by hash, and not by dense numbers");
 }
 
 /// A number of the environment, for runs that are larger than what fits into a suite.

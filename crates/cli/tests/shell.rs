@@ -186,6 +186,37 @@ fn at_a_terminal_what_takes_long_shows_how_far_it_is() {
     shows("larder memory report", &["listed ", " keys", "measured "]);
 }
 
+/// The figures that stand right before some words, of each time that they were drawn.
+fn drawn(shown: &str, words: &str) -> Vec<u64> {
+    let figure = |before: &str| -> String {
+        let from = before.rfind(|letter: char| !(letter.is_ascii_digit() || letter == ',')).map_or(0, |at| at + 1);
+        before[from..].replace(',', "")
+    };
+    shown.match_indices(words).filter_map(|(at, _)| figure(&shown[..at]).parse().ok()).collect()
+}
+
+/// What is drawn is not the end alone: the figures grow.
+#[test]
+fn at_a_terminal_the_figures_of_what_takes_long_grow() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let url = server.url();
+    let grow = |line: &str, words: &str| {
+        let shown = at_a_terminal(Some(&url), line);
+        // Of the report what it listed.
+        let figures = drawn(shown.split("measured").next().unwrap_or_default(), words);
+        assert!(figures.is_sorted() && figures.first() < figures.last(), "{line}: {figures:?} of {shown:?}");
+    };
+    at_a_terminal(
+        Some(&url),
+        "larder records define users n:u32; seq 60000 | larder sharded-set add seen --shards 300 -",
+    );
+    let pauses = |line: &str, of: &str| format!("({line} 0 9; sleep 1; {line} 10 29; sleep 1; {line} 30 31) | {of}");
+    grow(&pauses("seq -f '%g n=1'", "larder records set users -"), " elements");
+    grow("larder reshard seen --shards 3000", " of 3000 shards");
+    grow(&pauses("seq -f %g,name", "larder lookup build names - --header id,name"), " of ");
+    grow("larder memory report --rate 1000", " of ");
+}
+
 #[test]
 fn at_a_terminal_the_demo_draws_a_bar_and_colours_its_table() {
     let shown = at_a_terminal(None, "larder demo --seconds 1");

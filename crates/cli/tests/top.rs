@@ -99,6 +99,16 @@ fn what_is_wrong_is_said() {
     on(&url, "sharded-set add n a").fails(8, "holds a sharded sorted set, not a sharded set");
     on(&url, "top set ids --dense 4 --shards 2 0 1").exits(0);
     on(&url, "top set ids 8 1").fails(2, "0 to 7");
+    for (line, input) in [
+        ("top set other -", "a\t1\nno tab\n"),
+        ("top add other -", "a\t1\nb\tmuch\nc\tmore\n"),
+        ("top set ids -", "7\t1\n8\t1\n"),
+        ("top add ids -", "7\t1\n8\t1\n"),
+        ("top get ids -", "0\n8\n"),
+        ("top remove ids -", "7\nx\n"),
+    ] {
+        on_with_input(&url, line, input.as_bytes()).fails(2, "line 2: ");
+    }
 }
 
 /// Writers are killed midway, at whatever they are about; the ends agree with the shards whenever somebody looks.

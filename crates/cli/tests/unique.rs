@@ -3,6 +3,7 @@
 mod common;
 
 use common::{on, on_with_input};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::json;
 
@@ -54,7 +55,76 @@ fn visitors_come_from_standard_input() {
     let raw = on_with_input(&url, &format!("unique add texts {NEW} --each -"), b"\xff\n");
     assert_eq!((raw.code(), &raw.stdout[..]), (0, &b"new \xff\n"[..]), "byte by byte");
     on_with_input(&url, "unique add site -", b"5\n-1\n").fails(2, "18446744073709551615");
+    for line in ["unique add site -", "unique new site -"] {
+        on_with_input(&url, line, b"5\n7\nx\n8\n").fails(2, "line 3: bad input: ids here are whole numbers");
+    }
+    assert!(!on(&url, "unique add site x").stderr.contains("line "));
     on(&url, "unique add site - 5").fails(2, "stands alone");
+}
+
+/// A day is made for half as many again as came the day before, and what a day without visitors would be made for is told.
+#[test]
+fn what_a_day_is_made_for_is_told_before_anybody_came_and_after() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    for url in [memcached.url(), redis.url()] {
+        let ids: String = (0..2_000).map(|n| format!("{n}\n")).collect();
+        let add = format!("unique add site {NEW} --precision exact --day 10 -");
+        assert_eq!(on_with_input(&url, &add, ids.as_bytes()).exits(0), "2000\n");
+        let expected =
+            |day: u64| on(&url, &format!("--json unique count site --stat --day {day}")).json()["expected"].clone();
+        // Nobody came yet, and then somebody did.
+        assert_eq!([10, 11, 12].map(expected), [5_000, 3_000, 5_000]);
+        let none = on(&url, "--json unique count site --stat --day 11").json();
+        let fields = on(&url, "--json unique count site --stat --day 10").json();
+        let names = |object: &serde_json::Value| object.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&none), names(&fields));
+        assert_eq!((&none["visitors"], &none["precision"], &none["shards"]), (&json!(0), &json!("exact"), &json!(0)));
+        let plain = on(&url, "unique count site --stat --day 11").exits(0);
+        assert_eq!(plain, "visitors 0\nprecision exact\nperiod 11\nexpected 3000\n");
+        on(&url, "unique add site --day 11 alice").exits(0);
+        // After a day of one visitor, and after one of none.
+        on(&url, "unique add site --day 12 alice").exits(0);
+        on(&url, "unique add site --day 14 alice").exits(0);
+        assert_eq!([11, 12, 14].map(expected), [3_000, 2, 5_000]);
+    }
+}
+
+#[test]
+fn a_server_that_packs_less_is_told_with_its_limit_and_a_cure() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let url = server.url();
+    let ids: String = (0..20_000).map(|n| format!("{n}\n")).collect();
+    // More than it was made for.
+    let add = "unique add site --period 365d --expected 500 --precision exact --ids-are integer -";
+    on_with_input(&url, add, ids.as_bytes()).exits(0);
+    let stat = on(&url, "--json unique count site --stat").json();
+    assert!(stat["unpacked_shards"].as_u64() > Some(0) && stat["outgrown"] == true, "{stat}");
+    let most = (stat["largest_shard"].as_u64().unwrap() + 1).next_power_of_two();
+    let plain = on(&url, "unique count site --stat").exits(0);
+    assert!(plain.contains("than the server packs (set-max-intset-entries 512)"), "{plain}");
+    assert!(plain.contains(&format!("set set-max-intset-entries to {most}: ")), "{plain}");
+}
+
+#[test]
+fn counts_that_are_not_exact_state_their_standard_error() {
+    let server = Memcached::start(Version::New, &[]);
+    let url = server.url();
+    let ids: String = (0..30_000).map(|n| format!("{n}\n")).collect();
+    for (precision, error_max) in [("near:24", 100.0), ("sketch", 400.0)] {
+        let name = precision.split(':').next().unwrap();
+        let add = format!("unique add {name} --period 365d --expected 30000 --precision {precision} -");
+        on_with_input(&url, &add, ids.as_bytes()).exits(0);
+        let stat = on(&url, &format!("--json unique count {name} --stat")).json();
+        let (visitors, error) = (stat["visitors"].as_f64().unwrap(), stat["standard_error"].as_f64().unwrap());
+        assert!(error > 1.0 && error < error_max, "{stat}");
+        assert!((visitors - 30_000.0).abs() < 5.0 * error, "{stat}");
+        let plain = on(&url, &format!("unique count {name} --stat")).exits(0);
+        assert!(plain.lines().any(|line| line == format!("standard error {error:.1}")), "{plain}");
+        let plain = on(&url, &format!("unique count {name}")).exits(0);
+        assert_eq!(plain, format!("{visitors}\n"));
+        assert_eq!(on(&url, &format!("--json unique count {name}")).json()["standard_error"], stat["standard_error"]);
+    }
 }
 
 /// The 25th of October 2026 has 25 hours in Berlin: it ends at 23:00 of that day in UTC, and began at 22:00 of the one before.

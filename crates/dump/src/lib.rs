@@ -27,4 +27,4 @@ pub use export::{Exported, Foreign, export};
 pub use format::{DumpItem, FileError, Head, Origin, Totals};
 pub use import::{Imported, Importing, Refused, import};
 pub use reader::DumpReader;
-pub use writer::{DumpWriter, Resumed};
+pub use writer::{DumpWriter, OtherStore, Resumed};

@@ -110,6 +110,43 @@ impl<W: Write> DumpWriter<W> {
     }
 }
 
+/// Why a dump is not gone on with that was begun of another store: the source of such an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherStore {
+    /// What it was begun of.
+    pub begun: String,
+    /// What is here.
+    pub here: String,
+}
+
+impl OtherStore {
+    /// True of an error that says so.
+    ///
+    /// ```
+    /// use larder_dump::OtherStore;
+    /// let other = OtherStore { begun: "one".to_owned(), here: "another".to_owned() };
+    /// assert!(OtherStore::is_why(&other.into()));
+    /// ```
+    pub fn is_why(error: &Error) -> bool {
+        std::error::Error::source(error).is_some_and(|source| source.is::<OtherStore>())
+    }
+}
+
+impl std::fmt::Display for OtherStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let OtherStore { begun, here } = self;
+        write!(f, "the dump was begun of {begun}, and this is {here}: items of both would be in it")
+    }
+}
+
+impl std::error::Error for OtherStore {}
+
+impl From<OtherStore> for Error {
+    fn from(other: OtherStore) -> Error {
+        Error::new(ErrorKind::BadInput, other.to_string()).source(other)
+    }
+}
+
 impl DumpWriter<File> {
     /// What a key is known by in [`Resumed::keys`].
     pub fn fingerprint(key: &[u8]) -> u128 {
@@ -121,7 +158,7 @@ impl DumpWriter<File> {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a file that is no dump, or is damaged before its end; [`ErrorKind::BadInput`] for one that has its end, for one of another moment than `origin`
-    /// (`None`: of none, as an export is), or of another store than `store` tells ([`Head::is_of_store_of`]; `None`: of any), whose items do not belong together; and for one that
+    /// (`None`: of none, as an export is), or of another store than `store` tells ([`OtherStore`], by [`Head::is_of_store_of`]; `None`: of any), whose items do not belong together; and for one that
     /// another process has locked, as this one does from now on. The file is left as it is.
     pub fn resume(mut file: File, origin: Option<Origin>, store: Option<&Head>) -> Result<Resumed> {
         let failed = |error| io_error("the dump cannot be gone on with", error);
@@ -139,9 +176,7 @@ impl DumpWriter<File> {
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
         if let Some(here) = store.filter(|here| !here.is_of_store_of(reader.head())) {
-            let (begun, here) = (reader.head().shown(), here.shown());
-            let detail = format!("the dump was begun of {begun}, and this is {here}: items of both would be in it");
-            return Err(Error::new(ErrorKind::BadInput, detail));
+            return Err(OtherStore { begun: reader.head().shown(), here: here.shown() }.into());
         }
         let (mut keys, mut totals) = (HashSet::new(), Totals::default());
         loop {

@@ -10,6 +10,7 @@ use larder_core::survey::{DataType, Measured, Part, Shape, SlabClass, Vitals};
 use larder_structures::sharded::SHARDS_MAX;
 use larder_structures::{Kind, Name};
 
+use crate::dense::reshard_dense;
 use crate::group::Group;
 use crate::packed::{
     Allocator, Limits, Reason, are_integers, longest, packed, packed_by_chance, sorted_shard_by_chance,
@@ -33,7 +34,7 @@ const MANY_KEYS: u64 = 1_000;
 /// Values this short cost less than their keys.
 const SHORT_VALUE_BYTES: f64 = 64.0;
 /// The key of a shard, in bytes.
-const SHARD_KEY_BYTES: u64 = 40;
+pub(crate) const SHARD_KEY_BYTES: u64 = 40;
 /// A saving below this share of all is not worth a word.
 const WORTH: f64 = 0.01;
 /// A growth factor that saves less than this share is left alone: it takes a restart, which empties the cache.
@@ -118,6 +119,15 @@ pub enum Act {
         /// Over how many.
         shards: u64,
     },
+    /// Cut the dense numbers of a structure into smaller shards.
+    ReshardDense {
+        /// Which.
+        name: Name,
+        /// How many numbers a shard.
+        per_shard: u32,
+        /// How many shards that is.
+        shards: u64,
+    },
     /// Find out whether data whose manifest is gone is live: no memory is saved by it, but what is lost may be found.
     Look {
         /// Of which structure it is.
@@ -176,6 +186,7 @@ impl std::fmt::Display for Act {
                 }
             }
             Act::Reshard { name, shards } => write!(f, "larder reshard {name} --shards {shards}"),
+            Act::ReshardDense { name, per_shard, .. } => write!(f, "larder reshard {name} --dense {per_shard}"),
             Act::Look { name } => write!(f, "find out whether {name} is live, whose manifest is gone"),
             Act::Remove { name } => write!(f, "remove what is left over of {name}"),
         }
@@ -197,6 +208,7 @@ pub fn advise(groups: &[Group], nodes: &[Vitals]) -> Vec<Advice> {
         for group in groups {
             advice.extend(raise_limits(group, &limits, on));
             advice.extend(shard_large(group, &limits, nodes, on));
+            advice.extend(reshard_dense(group, groups, &limits, nodes, on));
             advice.extend(shard_sorted(group, nodes, on));
             advice.extend(gather_strings(group, &limits, nodes, on));
         }
@@ -244,13 +256,13 @@ fn amount(value: &str) -> f64 {
     digits.parse::<f64>().map_or(0.0, |number| number * unit)
 }
 
-fn about(group: &Group, act: Act, why: String, note: &'static str, saves_bytes: f64) -> Advice {
+pub(crate) fn about(group: &Group, act: Act, why: String, note: &'static str, saves_bytes: f64) -> Advice {
     let kept = group.kept();
     Advice { owner: Some(group.owner.clone()), kept, act, why, note, saves_bytes }
 }
 
 /// The mean of something over the measured keys of a group.
-fn mean(group: &Group, of: impl Fn(&Measured) -> f64) -> f64 {
+pub(crate) fn mean(group: &Group, of: impl Fn(&Measured) -> f64) -> f64 {
     let sum: f64 = group.measured.iter().map(|(_, measured)| of(measured)).sum();
     sum / group.measured.len().max(1) as f64
 }
@@ -301,7 +313,7 @@ fn raise_limits(group: &Group, known: &Encodings, on: Allocator) -> Option<Advic
 }
 
 /// Why the keys of a group are not packed, in a sentence.
-fn worst(group: &Group) -> String {
+pub(crate) fn worst(group: &Group) -> String {
     let all: Vec<String> =
         group.reasons.iter().map(|(reason, share)| format!("{:.0} % of keys: {reason}", share * 100.0)).collect();
     all.join("; ")
@@ -317,7 +329,8 @@ fn integers_a_shard(limit: u64) -> u64 {
 
 /// Shards for collections that are too large to be packed whole.
 fn shard_large(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator) -> Option<Advice> {
-    let limits = Limits::of(group.data_type, known).filter(|_| group.is_unpacked())?;
+    // More shards of dense numbers have as many each.
+    let limits = Limits::of(group.data_type, known).filter(|_| group.is_unpacked() && group.dense.is_none())?;
     let shapes: Vec<Shape> = group.measured.iter().flat_map(|(_, measured)| measured.shapes.iter().copied()).collect();
     let of_integers = limits.integers.filter(|_| are_integers(&shapes));
     let is_hashed = of_integers.is_none() && limits.entries.1 == 0;
@@ -430,7 +443,7 @@ fn gather_strings(group: &Group, known: &Encodings, nodes: &[Vitals], on: Alloca
 }
 
 /// What a key takes in the table of all keys, which no size of a key counts.
-fn bucket_bytes(nodes: &[Vitals]) -> f64 {
+pub(crate) fn bucket_bytes(nodes: &[Vitals]) -> f64 {
     const POINTER_BYTES: f64 = 8.0;
     let items: u64 = nodes.iter().filter_map(|node| node.items).sum();
     // Few keys say nothing of the table that more would have: full between a half and whole.

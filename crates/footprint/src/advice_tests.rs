@@ -2,6 +2,7 @@
 
 use larder_core::Encodings;
 use larder_core::survey::{DataType, Measured, Part, Shape, SlabClass, Vitals};
+use larder_structures::sharded::Dense;
 use larder_structures::{Kind, Name};
 
 use crate::{Act, Advice, Group, Owner, Reason, advise, settings};
@@ -108,6 +109,35 @@ fn a_sharded_hash_whose_shards_fell_out_is_resharded() {
     let group = group.measured(vec![(Vec::new(), hash)], Some(&REDIS_7_0));
     let advice = advise(&[group], &[redis(REDIS_7_0)]);
     assert_eq!(advice[0].act, Act::Reshard { name, shards: 64 * 32 });
+}
+
+#[test]
+fn dense_numbers_are_cut_into_smaller_shards_and_never_over_more_of_the_same_size() {
+    let structure = |data_type, kind, encoding, keys, elements, bytes, shape: Shape| {
+        let name = Name::new("paid").unwrap();
+        let mut group = Group::new(Owner::Structure { name, is_left_over: false }, data_type, encoding, keys);
+        (group.kind, group.dense) = (Some(kind), Some(Dense { shards: 100, per_shard: 1_000 }));
+        group.measured(vec![(Vec::new(), of(elements, bytes, &[shape]))], Some(&REDIS_7_0))
+    };
+    let set = |keys, elements, bytes, encoding| {
+        structure(DataType::Set, Kind::ShardedSet, encoding, keys, elements, bytes, shape("500", None))
+    };
+    let advised = |groups: &[Group]| -> Vec<Act> {
+        let advice = advise(groups, &[redis(REDIS_7_0)]);
+        advice.into_iter().map(|one| one.act).filter(|act| !matches!(act, Act::Settings(_))).collect()
+    };
+    let name = Name::new("paid").unwrap();
+    let act = Act::ReshardDense { name: name.clone(), per_shard: 509, shards: 197 };
+    assert_eq!(act.to_string(), "larder reshard \"paid\" --dense 509");
+    assert_eq!(advised(&[set(100, 1_001, 48_000, "hashtable")]), std::slice::from_ref(&act));
+    // What is gained at one is lost at 99 that are all but empty.
+    let thin = set(99, 2, 120, "intset");
+    assert_eq!(advised(&[set(1, 600, 8_000, "hashtable"), thin.clone()]), []);
+    assert_eq!(advised(&[set(1, 1_001, 48_000, "hashtable"), thin]), [act]);
+    // Those were over a limit before, and are not: to write them anew is enough.
+    assert!(!advised(&[set(100, 400, 20_000, "hashtable")]).iter().any(|act| matches!(act, Act::ReshardDense { .. })));
+    let hash = structure(DataType::Hash, Kind::ShardedHash, "hashtable", 100, 1_001, 90_000, shape("500", Some("x")));
+    assert_eq!(advised(&[hash]), [Act::ReshardDense { name, per_shard: 64, shards: 1_563 }]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use larder_core::Encodings;
 use larder_core::survey::{DataType, Measured};
 use larder_structures::Kind;
+use larder_structures::sharded::Dense;
 
 use crate::estimate::Estimate;
 use crate::groups::{Like, Tally};
@@ -26,6 +27,8 @@ pub struct Group {
     pub owner: Owner,
     /// Of a structure its kind, where its manifest tells.
     pub kind: Option<Kind>,
+    /// Of a structure of dense numbers, how those are cut into shards.
+    pub dense: Option<Dense>,
     /// What they hold.
     pub data_type: DataType,
     /// How the server keeps them, in its own words.
@@ -70,6 +73,7 @@ impl Group {
         Group {
             owner,
             kind: None,
+            dense: None,
             data_type,
             encoding: encoding.into(),
             keys,
@@ -142,6 +146,7 @@ impl Group {
         let mean = |one: f64, other: f64| (one * mine + other * theirs) / (mine + theirs).max(1.0);
         let means = |one: Option<f64>, other: Option<f64>| one.zip(other).map(|(one, other)| mean(one, other));
         self.kind = self.kind.or(other.kind);
+        self.dense = self.dense.or(other.dense);
         self.bytes = self.bytes.plus(other.bytes);
         self.resident_bytes = self.resident_bytes.zip(other.resident_bytes).map(|(one, other)| one + other);
         self.elements = self.elements.zip(other.elements).map(|(one, other)| one.plus(other));

@@ -33,6 +33,7 @@
 mod advice;
 #[cfg(test)]
 mod advice_tests;
+mod dense;
 mod estimate;
 mod group;
 mod groups;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use larder_core::survey::{DataType, Measured, Pace, Sample, Survey, Told, Vitals};
 use larder_core::{Batch, Ctx, Encodings, Error, ErrorKind, Op, Result, Route, StoreRef, Want};
 use larder_structures::inspect::inspect;
+use larder_structures::sharded::{self, Dense};
 use larder_structures::{Kind, Manifest, Name, registry};
 
 use crate::advice::{Advice, advise};
@@ -143,7 +144,7 @@ pub(crate) fn encodings(nodes: &[Vitals]) -> Option<Encodings> {
 /// `store` must be the one that `survey` came with: manifests are read from it.
 ///
 /// **Round trips:** 1 a server for its figures, those of the [walk](Survey::walk) and of the [closer looks](Survey::measure), 1 for every 256 structures, over several servers
-/// 1 more for every 64 whose manifest is not where it belongs; with [`elements`](Options::elements), those of [`inspect`] for each structure whose keys do not tell:
+/// 1 more for every 64 whose manifest is not where it belongs, 1 for each sharded structure of dense numbers; with [`elements`](Options::elements), those of [`inspect`] for each structure whose keys do not tell:
 /// as whoever opens it does, it puts back copies of the manifest that are missing, which is all that is ever written.
 ///
 /// # Errors
@@ -179,12 +180,16 @@ pub async fn report(
     let (sorter, tallies) = collector.finish();
     let measured = measure(survey, options, &tallies, told).await?;
     let manifests = manifests(store, options.ctx, sorter.names()).await?;
+    let dense = dense(store, options.ctx, &manifests).await?;
     let limits = encodings(&nodes);
     let ratio = resident_ratio(&nodes);
     let mut groups: Vec<Group> = Vec::with_capacity(tallies.len());
     for ((like, tally), measured) in tallies.iter().zip(measured) {
         let (owner, kind) = owner(like, &manifests);
         let mut group = Group::counted(owner, kind, like, tally);
+        if let Owner::Structure { name, is_left_over: false } = &group.owner {
+            group.dense = dense.get(name).copied();
+        }
         if tally.bytes.is_none() {
             group = group.measured(corrected(measured, like, &nodes), limits.as_ref());
         }
@@ -260,6 +265,19 @@ async fn manifests(store: &StoreRef, ctx: Ctx, names: Vec<Name>) -> Result<HashM
         found.into_iter().map(|listed| (listed.name, listed.manifest)).collect();
     let missing = names.into_iter().filter(|name| !found.contains_key(name)).collect();
     found.extend(copies(store, ctx, missing).await?);
+    Ok(found)
+}
+
+/// How structures of dense numbers are cut into shards; without those whose map is gone, or is none.
+async fn dense(store: &StoreRef, ctx: Ctx, all: &HashMap<Name, Result<Manifest>>) -> Result<HashMap<Name, Dense>> {
+    let mut found = HashMap::new();
+    for (name, manifest) in all {
+        let Ok(manifest) = manifest else { continue };
+        match sharded::dense(store, ctx, name, manifest).await {
+            Err(error) if is_of_its_item(error.kind()) => {}
+            dense => found.extend(dense?.map(|dense| (name.clone(), dense))),
+        }
+    }
     Ok(found)
 }
 

@@ -279,6 +279,41 @@ async fn what_advice_claims_of_a_sharded_set_of_integers_is_what_resharding_it_s
     }
 }
 
+/// Of dense numbers more shards have as many each: they are told to become smaller, and are packed then.
+#[tokio::test]
+async fn what_advice_claims_of_dense_numbers_is_what_smaller_shards_save() {
+    for version in RedisVersion::ALL {
+        let server = plain_server(version);
+        let store = open(&server).await;
+        let plain: StoreRef = store.clone();
+        let dense = |report: &Report| {
+            let told = report.advice.iter().find_map(|advice| match advice.act {
+                Act::ReshardDense { per_shard, .. } => Some((per_shard, advice.saves_bytes)),
+                _ => None,
+            });
+            told.unwrap_or_else(|| panic!("{version:?}: {:#?}", report.advice))
+        };
+        let paid = ShardedSet::options().dense(1_000).shards(60).open_or_create(&plain, "paid").await.unwrap();
+        paid.add((0..60_000u32).map(|id| id.to_string())).await.unwrap();
+        let before = used(&server);
+        let (per_shard, claimed) = dense(&look(&store, 100).await);
+        paid.reshard_dense(per_shard).await.unwrap();
+        holds(claimed, before - used(&server));
+        assert_eq!((per_shard, paid.stat().await.unwrap().unpacked_shards), (509, Some(0)), "{version:?}");
+        assert!(look(&store, 100).await.advice.is_empty());
+
+        let cities = ShardedHash::options().dense(2_000).shards(20).open_or_create(&plain, "cities").await.unwrap();
+        let entries = (0..40_000u32).map(|id| (id.to_string(), format!("[\"City {id}\",\"NY\",\"US\"]")));
+        cities.set(entries).await.unwrap();
+        let before = used(&server);
+        let (per_shard, claimed) = dense(&look(&store, 100).await);
+        cities.reshard_dense(per_shard).await.unwrap();
+        holds(claimed, before - used(&server));
+        assert_eq!((per_shard, cities.stat().await.unwrap().unpacked_shards), (64, Some(0)), "{version:?}");
+        assert!(look(&store, 100).await.advice.is_empty());
+    }
+}
+
 /// Servers that pack sets of texts gain by smaller shards, and Redis 7.0, which packs none, is not told to make some.
 #[tokio::test]
 async fn what_advice_claims_of_a_sharded_set_of_texts_is_what_resharding_it_saves() {

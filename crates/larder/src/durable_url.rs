@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use larder_core::{Error, Result};
-use larder_store_durable::Options;
+use larder_store_durable::{NoSync, Options};
 
 use crate::spelling::nearest;
 use crate::url_options::{config, not_taken, parsed, size};
 
-const OPTIONS: &[&str] = &["cache_bytes", "reserve_bytes", "share", "sync", "value_bytes_max", "wait_ms", "witness"];
+const OPTIONS: &[&str] =
+    &["cache_bytes", "create", "reserve_bytes", "share", "sync", "value_bytes_max", "wait_ms", "witness"];
 
 /// What stands behind `file:`.
 pub(crate) struct Place {
@@ -29,17 +30,14 @@ pub(crate) fn parse(rest: &str) -> Result<Place> {
     for option in options.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         store = match name {
-            "sync" => store.sync(value.parse().map_err(|_| not_taken(name, value, "always, never or every:100ms"))?),
+            "sync" => store.sync(value.parse().map_err(|_| not_taken(name, value, NoSync::FORM))?),
             "value_bytes_max" => store.value_bytes_max(size(name, value)?),
             "cache_bytes" => store.cache_bytes(size(name, value)? as u64),
             "reserve_bytes" => store.reserve_bytes(size(name, value)? as u64),
             "wait_ms" => store.wait(Duration::from_millis(parsed(name, value, "a number of ms")?)),
+            "create" => store.create(yes_or_no(name, value)?),
             "share" => {
-                is_shared = match value {
-                    "yes" => true,
-                    "no" => false,
-                    _ => return Err(not_taken(name, value, "yes or no")),
-                };
+                is_shared = yes_or_no(name, value)?;
                 store
             }
             "witness" if !value.is_empty() => store.witness(value),
@@ -48,6 +46,14 @@ pub(crate) fn parse(rest: &str) -> Result<Place> {
         };
     }
     Ok(Place { options: store, is_shared })
+}
+
+fn yes_or_no(name: &str, value: &str) -> Result<bool> {
+    match value {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(not_taken(name, value, "yes or no")),
+    }
 }
 
 fn unknown(name: &str) -> Error {
@@ -85,10 +91,16 @@ mod tests {
             ("//host/path", "takes the path of a folder"),
             (
                 "x?snyc=always",
-                "no option \"snyc\"; it has cache_bytes, reserve_bytes, share, sync, value_bytes_max, wait_ms, witness; did you mean sync",
+                "no option \"snyc\"; it has cache_bytes, create, reserve_bytes, share, sync, value_bytes_max, wait_ms, witness; did you mean sync",
             ),
-            ("x?sync=sometimes", "sync takes always, never or every:100ms, not \"sometimes\""),
+            ("x?sync=every:2h", "sync takes always, never or every:100ms (1 ms to 1 h, in ms or s), not"),
+            (
+                "x?sync=sometimes",
+                "sync takes always, never or every:100ms (1 ms to 1 h, in ms or s), not \"sometimes\"",
+            ),
             ("x?share=maybe", "share takes yes or no, not \"maybe\""),
+            ("x?create=", "create takes yes or no, not \"\""),
+            ("no/such/folder?create=no", "no/such/folder holds no store, and none is to be made there"),
             ("x?witness=", "witness takes the path of a file"),
             ("x?sync=every:0ms", "not \"every:0ms\""),
             ("x?value_bytes_max=65m", "value_bytes_max is 68157440; it takes 1 to 67108864"),

@@ -45,7 +45,7 @@ pub const SCHEMES: &[&str] = &[
 /// | URL | store | options |
 /// |---|---|---|
 /// | `memory:` | in this process, a new one with each call; its data ends with it | `bytes_max` (`64m`; none), `evict` (`false`), `value_bytes_max` (`1m`), `shards` (256) |
-/// | `file:PATH` | in a folder, for one process at a time; its data stay | `sync` (`always`, `every:100ms`, `never`), `value_bytes_max` (`64m`), `wait_ms` for another process (0), `reserve_bytes` that stay free on the disk (`64m`), `cache_bytes` (`64m`) |
+/// | `file:PATH` | in a folder, for one process at a time; its data stay | `sync` (`always`, `every:100ms`, `never`), `value_bytes_max` (`64m`), `wait_ms` for another process (0), `create` it where there is none (`yes`), `reserve_bytes` that stay free on the disk (`64m`), `cache_bytes` (`64m`) |
 /// | `memcached://host:port[,host:port…]` | memcached, one server or several | see the memcached store |
 /// | `memcached+tls://host:port` | the same over TLS | the same |
 /// | `memcached+unix:///path` | the same over a unix socket | the same |
@@ -56,6 +56,10 @@ pub const SCHEMES: &[&str] = &[
 /// | `rediss-cluster://host:port` | the same over TLS | the same |
 ///
 /// Options follow a `?`, joined by `&`: `memory:?bytes_max=64m&evict=true`. Sizes take `k`, `m` and `g`, of 1,024 each.
+///
+/// What a server is set up for that endangers structures, such as a policy that evicts, is no error: [`Profile::warnings`](crate::Profile::warnings) has it, in words that name the
+/// mend. With the feature `tracing` each is an event of that crate too, at `WARN` with the target `larder` and the field `store`, once an open. Without it nobody hears of
+/// them who does not look. Later handshakes, after a server was gone, change the profile, and tell nothing.
 ///
 /// **Round trips:** none for `memory:` and `file:`, whose files are read before this returns; a handshake with each server for the others.
 ///
@@ -143,6 +147,15 @@ pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
 /// # }
 /// ```
 pub async fn open_all(url: &str) -> Result<Opened> {
+    let opened = opened(url).await?;
+    #[cfg(feature = "tracing")]
+    for warning in &opened.store.profile().warnings {
+        tracing::warn!(target: "larder", store = %masked_url(url), "{warning}");
+    }
+    Ok(opened)
+}
+
+async fn opened(url: &str) -> Result<Opened> {
     let Some((scheme, rest)) = url.split_once(':') else { return Err(unknown_scheme(url, url)) };
     let scheme = scheme.to_ascii_lowercase();
     match (scheme.as_str(), rest) {

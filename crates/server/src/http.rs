@@ -133,6 +133,12 @@ fn metrics<E: Engine>(env: &Env<E>) -> String {
     );
     put("evicted_total", "counter", "Items that were dropped to make room", &figures.evicted);
     put("expired_total", "counter", "Items that were over and reclaimed", &figures.expired);
+    put(
+        "torn_bytes",
+        "gauge",
+        "Bytes that were cut off the journal when the store was opened: a write that a crash had cut short, or damage in what was not known to be on disk",
+        &figures.torn_bytes,
+    );
     put("uptime_seconds", "gauge", "Since the server began", &env.started.elapsed().as_secs());
     put("cpu_seconds_total", "counter", "Time of the processors that it took", &(usage.user_s + usage.system_s));
     put("resident_bytes", "gauge", "Memory of the process", &crate::process::resident_bytes());

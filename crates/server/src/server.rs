@@ -420,13 +420,15 @@ fn keep_time<E: Engine>(env: &Env<E>) {
     }
 }
 
-/// True if the server is to end because nobody was connected for as long as it was told. `used`: when somebody last was, and how many had been.
+/// True if the server is to end because nobody was connected for as long as it was told, or nobody is and it can write no more: whoever comes next starts it anew. `used`: when somebody last was, and how many had
+/// been.
 fn is_unused<E: Engine>(env: &Env<E>, used: &mut (u64, u64)) -> bool {
     let (now_ms, admitted, limit_ms) = (env.since_start_ms(), env.conns.admitted(), env.limits.exit_when_idle_ms);
     if env.conns.count() > 0 || admitted != used.1 {
         *used = (now_ms, admitted);
     }
-    limit_ms > 0 && now_ms.saturating_sub(used.0) >= limit_ms
+    let has_failed = || env.conns.count() == 0 && env.engine.failure().is_some();
+    limit_ms > 0 && (now_ms.saturating_sub(used.0) >= limit_ms || has_failed())
 }
 
 /// Lets requests under way finish; has idle connections end themselves, so that none is cut off from a request it has just read; ends all

@@ -256,6 +256,55 @@ fn after_a_sync_that_failed_every_write_is_an_error_and_reads_go_on() {
     assert!(["VA 1\r\n1\r\nMN\r\n", "VA 1\r\n2\r\nMN\r\n"].contains(&value.as_str()), "{value}");
 }
 
+/// One that ends when nobody was connected for an hour, and cannot write any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn child_that_ends_when_it_is_idle_and_fails() {
+    let Some(folder) = std::env::var_os("LARDER_CHILD") else { return };
+    let limits = larder_server::Limits { exit_when_idle_ms: 3_600_000, ..Default::default() };
+    let config = larder_server::Config { listen: common::anywhere(), threads: 2, limits, ..Default::default() };
+    let store = DurableOptions::new(folder).open().unwrap();
+    let server = Server::start(larder_server::DurableEngine::new(store), config).unwrap();
+    let addr = server.addrs()[0];
+    assert_eq!(answer(&server, "set k 0 0 1\r\n1"), "STORED\r\nMN\r\n");
+    std::thread::sleep(Duration::from_millis(300));
+    let mut reader = connect(addr);
+    refuse_syncs();
+    assert_eq!(exchange(addr, [&b"set k 0 0 1\r\n2\r\n"[..]]), b"", "it may have been written");
+    // Not while somebody is there.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(ask(&mut reader, b"mg k v\r\nmn\r\n", b"MN\r\n"), b"VA 1\r\n1\r\nMN\r\n");
+    drop(reader);
+    server.wait();
+    println!("ended");
+}
+
+#[test]
+fn a_server_that_nobody_uses_ends_at_once_where_it_can_write_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run_child("child_that_ends_when_it_is_idle_and_fails", folder.path());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("ended"), "{output:?}");
+    let server = common::start_in_folder(folder.path());
+    assert_eq!(answer(&server, "set k 0 0 1\r\n3"), "STORED\r\nMN\r\n", "the next one writes");
+}
+
+/// Of which a crash, or damage, has left a part at the journal's end.
+#[test]
+fn what_was_cut_off_is_told_by_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(common::start_in_folder(folder.path()));
+    let journal = folder.path().join("engine").join("0.jnl");
+    let bytes = std::fs::read(&journal).unwrap();
+    let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+    std::fs::write(&journal, [&bytes[..end], b"torn"].concat()).unwrap();
+    let store = DurableOptions::new(folder.path()).open().unwrap();
+    let metrics = Some("127.0.0.1:0".parse().unwrap());
+    let config = larder_server::Config { listen: common::anywhere(), threads: 2, metrics, ..Default::default() };
+    let server = Server::start(larder_server::DurableEngine::new(store), config).unwrap();
+    assert!(answer(&server, "stats").contains("STAT torn_bytes 4\r\n"));
+    let metrics = exchange(server.metrics_addr().unwrap(), [&b"GET /metrics HTTP/1.0\r\n\r\n"[..]]);
+    assert!(String::from_utf8(metrics).unwrap().contains("\nlarder_torn_bytes 4\n"));
+}
+
 /// The same, for a removal that is due when the disk has failed.
 #[test]
 fn child_whose_delayed_flush_fails() {

@@ -11,7 +11,7 @@ use larder_testkit::servers::{Memcached, Version};
 use larder_testkit::sessions::{ask, connect};
 
 /// Ours, in `stats` and `stats settings`: memcached has none of that name.
-const OURS: [&str; 12] = [
+const OURS: [&str; 13] = [
     "slow_kicks",
     "held_kicks",
     "request_errors",
@@ -19,6 +19,7 @@ const OURS: [&str; 12] = [
     "larder_version",
     "incarnation",
     "durability",
+    "torn_bytes",
     "slow_timeout_ms",
     "held_bytes_max",
     "line_bytes_max",

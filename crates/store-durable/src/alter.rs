@@ -96,10 +96,11 @@ impl DurableStore {
         change: impl FnOnce(Option<&Entry>) -> (Altered, T) + Send + 'static,
     ) -> Result<T> {
         let (told, mut tell) = oneshot::channel();
+        let key_bytes = key.as_bytes().len();
         let alter = move |record: Option<&Record>, rules: &ops::Rules| {
             let entry = record.map(|record| entry(record, rules));
             let (altered, answer) = change(entry.as_ref());
-            let changed = changed(altered, record, rules)?;
+            let changed = changed(altered, record, key_bytes, rules)?;
             _ = told.send(answer);
             Ok(changed)
         };
@@ -115,13 +116,13 @@ fn entry(record: &Record, rules: &ops::Rules) -> Entry {
     Entry { value: item.value, flags: item.flags, marks: record.marks, cas: record.cas, ttl: item.ttl }
 }
 
-fn changed(altered: Altered, record: Option<&Record>, rules: &ops::Rules) -> Result<Change> {
+fn changed(altered: Altered, record: Option<&Record>, key_bytes: usize, rules: &ops::Rules) -> Result<Change> {
     let (value, flags, marks, ttl, cas) = match altered {
         Altered::Keep => return Ok(Change::Keep),
         Altered::Remove => return Ok(if record.is_some() { Change::Remove } else { Change::Keep }),
         Altered::Put { value, flags, marks, ttl, cas } => (value, flags, marks, ttl, cas),
     };
-    ops::check_value(&value, 0, rules)?;
+    ops::check_value(&value, key_bytes, rules.item_bytes_max)?;
     let end = match ttl {
         NextTtl::Keep => record.and_then(|record| record.end),
         NextTtl::New(ttl) => ops::end(ttl, rules)?,

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use bytes::Bytes;
-use larder_core::{Error, ErrorKind, Key, Result};
+use larder_core::{Key, Result};
 use larder_dump::{DumpItem, DumpReader, DumpWriter, FileError, Head, Origin, Totals};
 
 use crate::end::End;
@@ -12,6 +12,7 @@ use crate::engine::{Engine, Entries, Moment};
 use crate::fault::Fault;
 use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record, Shown};
 use crate::list::damaged;
+use crate::ops;
 use crate::options::Options;
 use crate::place::{Identity, Place};
 use crate::store::{DurableStore, random};
@@ -156,7 +157,7 @@ impl Options {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for a folder that holds a store, or something else; [`ErrorKind::Corrupt`] for a dump that is damaged or was cut short, and for a witness that is damaged;
-    /// [`ErrorKind::BadInput`] for a value that is over [`value_bytes_max`](Options::value_bytes_max).
+    /// [`ErrorKind::BadInput`] for a value that no write puts there: key and value have over [`value_bytes_max`](Options::value_bytes_max) and 250 bytes.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -175,7 +176,7 @@ impl Options {
         };
         let was_there = self.folder.exists();
         let mut reader = DumpReader::new(input)?;
-        let place = Place::lock(&self.folder, self.wait).map_err(|error| error.store(&name))?;
+        let mut place = Place::lock(&self.folder, self.wait).map_err(|error| error.store(&name))?;
         place.may_restore().map_err(|error| error.store(&name))?;
         let origin = reader.head().origin;
         let store = origin.map_or_else(random, |origin| Ok(origin.store))?;
@@ -188,6 +189,7 @@ impl Options {
         match self.fill(&place.engine(), identity, &mut reader, tell) {
             Ok(()) => {
                 place.finish(identity)?;
+                place.name_lock(identity);
                 Ok(reader.totals())
             }
             Err(error) => {
@@ -226,11 +228,9 @@ impl Options {
     }
 
     fn add(&self, entries: &mut Entries, item: DumpItem, cas: u64) -> Result<()> {
-        if item.value.len() > self.value_bytes_max {
-            let (bytes, most) = (item.value.len(), self.value_bytes_max);
-            let detail = format!("a value has {bytes} bytes; the limit is {most} (value_bytes_max)");
-            return Err(Error::new(ErrorKind::BadInput, detail).key(&item.key));
-        }
+        // As a write is: what a store has taken, its backup gives back.
+        let checked = ops::check_value(&item.value, item.key.as_bytes().len(), self.item_bytes_max());
+        checked.map_err(|error| error.key(&item.key))?;
         let DumpItem { key, flags, expiry_ms, value } = item;
         let end = expiry_ms.map(End::at);
         entries.add_item(key.as_bytes(), Some(&Record { flags, end, cas, value, ..Record::default() }));

@@ -86,7 +86,7 @@ type Put<'a> = (PutMode, &'a Bytes, u32, Ttl);
 
 fn put(key: &Key, put: Put<'_>, item: Option<&Record>, rules: &Rules) -> Result<(Reply, Change)> {
     let (mode, value, flags, ttl) = put;
-    let value_bytes_max = check_value(value, key.as_bytes().len(), rules)?;
+    let value_bytes_max = check_value(value, key.as_bytes().len(), rules.item_bytes_max)?;
     let end = match mode {
         PutMode::Append | PutMode::Prepend => None,
         _ => end(ttl, rules)?,
@@ -115,8 +115,8 @@ fn put(key: &Key, put: Put<'_>, item: Option<&Record>, rules: &Rules) -> Result<
 }
 
 /// The largest value beside a key of `key_bytes`; an error if the value is larger.
-pub(crate) fn check_value(value: &[u8], key_bytes: usize, rules: &Rules) -> Result<usize> {
-    let value_bytes_max = rules.item_bytes_max.saturating_sub(key_bytes);
+pub(crate) fn check_value(value: &[u8], key_bytes: usize, item_bytes_max: usize) -> Result<usize> {
+    let value_bytes_max = item_bytes_max.saturating_sub(key_bytes);
     if value.len() > value_bytes_max {
         let detail = format!("a value has {} bytes; the limit beside this key is {value_bytes_max}", value.len());
         return Err(Error::new(ErrorKind::BadInput, detail));

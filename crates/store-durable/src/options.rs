@@ -35,11 +35,20 @@ pub struct NoSync;
 
 impl fmt::Display for NoSync {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("sync takes always, never or every:100ms (1 ms to 1 h, in ms or s)")
+        write!(f, "sync takes {}", NoSync::FORM)
     }
 }
 
 impl std::error::Error for NoSync {}
+
+impl NoSync {
+    /// What there is to choose from.
+    ///
+    /// ```
+    /// assert!(larder_store_durable::NoSync::FORM.starts_with("always, never or every:100ms"));
+    /// ```
+    pub const FORM: &str = "always, never or every:100ms (1 ms to 1 h, in ms or s)";
+}
 
 impl FromStr for Sync {
     type Err = NoSync;
@@ -90,10 +99,11 @@ pub struct Options {
     pub(crate) wait: Duration,
     pub(crate) clock: ClockRef,
     pub(crate) witness: Option<PathBuf>,
+    pub(crate) create: bool,
 }
 
 impl Options {
-    /// The largest value that a store can be told to take: 64 MiB, the default.
+    /// The largest value beside the longest key that a store can be told to take: 64 MiB, the default.
     pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
     /// The default options of the store in a folder.
@@ -111,6 +121,7 @@ impl Options {
             wait: Duration::ZERO,
             clock: SystemClock::shared(),
             witness: None,
+            create: true,
         }
     }
 
@@ -126,7 +137,7 @@ impl Options {
         self
     }
 
-    /// The largest value. Default: [`Options::VALUE_BYTES_MAX`], which is the most.
+    /// The largest value beside a key of 250 bytes; beside a shorter one it may have as many bytes more as that is shorter. Default: [`Options::VALUE_BYTES_MAX`], which is the most.
     ///
     /// ```
     /// # use larder_store_durable::Options;
@@ -201,10 +212,25 @@ impl Options {
         self
     }
 
-    /// Opens the store, or makes it where the folder is empty or not there. Blocks while it reads what the journal holds: some 0.1 s for each 64 MiB.
+    /// Whether a store is made where the folder is empty or not there. Default: yes. What only reads should not: a path that is mistyped looks like a store that holds nothing.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("mistyped");
+    /// # use larder_store_durable::Options;
+    /// assert!(Options::new(&path).create(false).open().is_err());
+    /// assert!(!path.exists());
+    /// ```
+    #[must_use]
+    pub fn create(mut self, create: bool) -> Options {
+        self.create = create;
+        self
+    }
+
+    /// Opens the store, or makes it where the folder is empty or not there, unless [told not to](Options::create). Blocks while it reads what the journal holds: some 0.1 s for each 64 MiB.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a path that is a file, is read-only, or holds something else; [`ErrorKind::Unavailable`], naming the process, where
+    /// [`ErrorKind::Config`] for a path that is a file, is read-only, or holds something else, or no store where [none is to be made](Options::create); [`ErrorKind::Unavailable`], naming the process, where
     /// another has it open; [`ErrorKind::LayoutMismatch`] for one of a newer layout; [`ErrorKind::Corrupt`], with the place, for one
     /// that is damaged; [`ErrorKind::RolledBack`] or [`ErrorKind::Lost`] for one that its [witness](Options::witness) saw further on.
     /// [`ErrorKind::Full`] for one that is to be made where the disk has no room; one that is there is read without room.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! PATH/larder   what this is: version, the store's number, its incarnation, how far its making came
-//! PATH/lock     locked by the process that has the store open; holds its process id
+//! PATH/lock     locked by the process that has the store open, as is PATH itself, in case the file is removed; holds its process id, and the store's number once that is made
 //! PATH/state    how far the store was on disk when that was last noted: a store that has less has lost something
 //! PATH/engine/  the engine's files
 //! ```
@@ -34,6 +34,10 @@ const BEGUN: [&str; 2] = ["larder.new", "state.new"];
 const ENGINE: &str = "engine";
 /// How long someone who waits for the lock sleeps between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long an engine that is being closed may keep its files.
+const ENGINE_CLOSES_MAX: Duration = Duration::from_secs(1);
+/// The locks of all processes, on Linux.
+const LOCKS: &str = "/proc/locks";
 /// The files of ours are some 100 bytes; more is none of ours.
 const SMALL_BYTES_MAX: u64 = 4096;
 
@@ -75,16 +79,39 @@ const MADE: [(Made, &str); 3] = [(Made::Begun, "no"), (Made::Restoring, "restori
 #[derive(Debug)]
 pub(crate) struct Place {
     folder: PathBuf,
-    /// Held, not read.
-    lock: File,
+    lock: Locked,
+    /// The folder itself: whoever removes `lock` must not let a second process in. `None` where the file system locks no folders.
+    _whole: Option<Locked>,
+    /// The number of the store that `lock` names, if it does.
+    named: Option<u64>,
     /// True if the folder was empty.
     pub(crate) is_new: bool,
 }
 
-impl Drop for Place {
+/// A file, or a folder, that is locked until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Locked(File);
+
+impl Locked {
+    /// Waits until the deadline: the file again, if another process still has it then.
+    fn until(file: File, deadline: Instant) -> std::io::Result<std::result::Result<Locked, File>> {
+        while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(error.into());
+            }
+            if Instant::now() >= deadline {
+                return Ok(Err(file));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(Ok(Locked(file)))
+    }
+}
+
+impl Drop for Locked {
     fn drop(&mut self) {
         // To close the file is not enough: a process that another thread starts at this moment has it, too, until it becomes another program.
-        _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
+        _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -94,27 +121,51 @@ impl Place {
         let is_new = prepare(folder)?;
         let path = folder.join(LOCK);
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let mut file = opened.map_err(|error| failed(&path, "cannot be opened for writing", error))?;
+        let file = opened.map_err(|error| failed(&path, "cannot be opened for writing", error))?;
         let deadline = Instant::now() + wait;
-        while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            if error != rustix::io::Errno::WOULDBLOCK {
-                return Err(failed(&path, "cannot be locked", error.into()));
-            }
-            if Instant::now() >= deadline {
-                return Err(held(folder, &mut file, wait));
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        let id = std::process::id();
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{id}"));
-        match written.map_err(|error| failed(&path, "cannot be written", error)) {
-            // Whoever waits is told of another process then, without its number: what is there is read, and given back, on a full disk, too.
-            Err(error) if error.kind() != ErrorKind::Full => return Err(error),
-            _ => {}
-        }
+        let locked = Locked::until(file, deadline).map_err(|error| failed(&path, "cannot be locked", error))?;
+        let lock = locked.map_err(|file| held(folder, id_in(file), wait))?;
+        let whole = File::open(folder).map_err(|error| failed(folder, "cannot be opened", error))?;
+        let whole = match Locked::until(whole, deadline) {
+            Ok(Ok(locked)) => Some(locked),
+            Ok(Err(file)) => return Err(held(folder, holder_of(&file), wait)),
+            Err(_) => None,
+        };
+        let named = read_small(&path).ok().flatten().and_then(|text| store_in(&text));
         // What was seen before the lock was ours may have changed since.
         let is_new = is_new && !folder.join(IDENTITY).exists();
-        Ok(Place { folder: folder.to_owned(), lock: file, is_new })
+        let mut place = Place { folder: folder.to_owned(), lock, _whole: whole, named, is_new };
+        match place.write_lock() {
+            // Whoever waits is told of another process then, without its number: what is there is read, and given back, on a full disk, too.
+            Err(error) if error.kind() != ErrorKind::Full => Err(error),
+            _ => Ok(place),
+        }
+    }
+
+    /// Writes this process's id into `lock`, and the number of the store.
+    fn write_lock(&mut self) -> Result<()> {
+        let store = self.named.map(|store| format!("{store}\n")).unwrap_or_default();
+        let text = format!("{}\n{store}", std::process::id());
+        let file = &mut self.lock.0;
+        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
+        written.map_err(|error| failed(&self.folder.join(LOCK), "cannot be written", error))
+    }
+
+    /// Has `lock` name the store, which is made to the end: where all else is gone, that tells of it.
+    pub(crate) fn name_lock(&mut self, identity: Identity) {
+        if self.named.replace(identity.store) != Some(identity.store) {
+            // Where that fails it tells less.
+            _ = self.write_lock();
+        }
+    }
+
+    /// Keeps the engine's files from an engine of another process, or one that this process could not close, while they are looked over and mended.
+    pub(crate) fn lock_engine(&self) -> Result<Locked> {
+        let path = self.engine().join(LOCK);
+        let file = File::open(&path).map_err(|error| failed(&path, "cannot be opened", error))?;
+        let locked = Locked::until(file, Instant::now() + ENGINE_CLOSES_MAX);
+        let locked = locked.map_err(|error| failed(&path, "cannot be locked", error))?;
+        locked.map_err(|file| held(&self.folder, holder_of(&file), Duration::ZERO))
     }
 
     /// The engine's folder.
@@ -264,16 +315,23 @@ impl Noted {
     }
 }
 
-/// Makes the folder if there is none: true if it is empty. Refuses what is no folder, or somebody else's.
+/// Makes the folder if there is none: true if it is empty.
 fn prepare(folder: &Path) -> Result<bool> {
+    let is_empty = is_empty(folder)?;
+    if is_empty {
+        fs::create_dir_all(folder).map_err(|error| failed(folder, "cannot be made", error))?;
+    }
+    Ok(is_empty)
+}
+
+/// True if the folder holds nothing, or is not there. Refuses what is no folder, or somebody else's.
+pub(crate) fn is_empty(folder: &Path) -> Result<bool> {
     match fs::metadata(folder) {
         Ok(found) if !found.is_dir() => {
             return Err(config(format!("{} is no folder; a durable store is one", folder.display())));
         }
         Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            fs::create_dir_all(folder).map_err(|error| failed(folder, "cannot be made", error))?;
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
         Err(error) => return Err(failed(folder, "cannot be looked at", error)),
     }
     let mut names = Vec::new();
@@ -285,11 +343,16 @@ fn prepare(folder: &Path) -> Result<bool> {
         return is_ours(&folder.join(IDENTITY)).map(|()| false);
     }
     let lock = folder.join(LOCK);
-    let is_our_lock = is_number(&lock).map_err(|error| failed(&lock, "cannot be read", error))?;
-    let may_be_ours = |name: &OsString| name == LOCK && is_our_lock || BEGUN.iter().any(|begun| name == begun);
+    let text = numbers_in(&lock).map_err(|error| failed(&lock, "cannot be read", error))?;
+    let may_be_ours = |name: &OsString| name == LOCK && text.is_some() || BEGUN.iter().any(|begun| name == begun);
     names.retain(|name| !may_be_ours(name));
     if names.is_empty() {
-        return Ok(true);
+        let Some(store) = text.and_then(|text| store_in(&text)) else { return Ok(true) };
+        let detail = format!(
+            "{} was the store {store:016x}, of which no more than the file {LOCK:?} is left; restore a backup elsewhere, or remove that file to begin anew",
+            folder.display()
+        );
+        return Err(Error::new(ErrorKind::Corrupt, detail));
     }
     if names.iter().all(|name| name == ENGINE || name == STATE) {
         let detail = format!("{} was a store, but its file {IDENTITY:?} is missing", folder.display());
@@ -317,16 +380,21 @@ fn not_ours(path: &Path) -> Error {
     config(format!("{} is no file of a durable store", path.display()))
 }
 
-/// True of a file that holds a process id, or of one that does not yet, or of which a power cut left the length alone; and of none.
-fn is_number(path: &Path) -> std::io::Result<bool> {
+/// What a file of nothing but numbers holds, such as a process id; also one that holds none yet, or of which a power cut left the length alone; and one that is not there.
+fn numbers_in(path: &Path) -> std::io::Result<Option<String>> {
     match fs::metadata(path) {
         // Others may stand still when they are read.
-        Ok(found) if !found.is_file() => return Ok(false),
+        Ok(found) if !found.is_file() => return Ok(None),
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let text = read_small(path)?.unwrap_or_default();
-    Ok(text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'\n' | 0)))
+    Ok(Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'\n' | 0))))
+}
+
+/// The number of the store that the text of `lock` names.
+fn store_in(text: &str) -> Option<u64> {
+    text.lines().nth(1)?.parse().ok()
 }
 
 fn parse_identity(path: &Path, text: &str) -> Result<(Identity, Made, u64)> {
@@ -424,13 +492,32 @@ fn sync_folder(folder: &Path) -> Result<()> {
     synced.map_err(|error| failed(folder, "cannot be synced", error))
 }
 
-fn held(folder: &Path, file: &mut File, wait: Duration) -> Error {
-    let mut holder = String::new();
-    _ = file.take(32).read_to_string(&mut holder);
-    let holder = match holder.trim() {
-        "" => "another process".to_owned(),
-        id => format!("process {id}"),
-    };
+/// The process that the text of `lock` names.
+fn id_in(file: File) -> Option<u32> {
+    let mut text = String::new();
+    _ = file.take(SMALL_BYTES_MAX).read_to_string(&mut text);
+    text.lines().next()?.trim().parse().ok()
+}
+
+/// The process that has locked a file, where the system tells.
+fn holder_of(file: &File) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let found = file.metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+    let place = format!("{major:02x}:{minor:02x}:{}", found.ino());
+    let locks = fs::read_to_string(LOCKS).ok()?;
+    // `1: FLOCK ADVISORY WRITE 4242 08:01:1234 0 EOF`
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [_, "FLOCK", _, _, id, at, ..] if at == place => id.parse().ok(),
+            _ => None,
+        }
+    })
+}
+
+fn held(folder: &Path, holder: Option<u32>, wait: Duration) -> Error {
+    let holder = holder.map_or_else(|| "another process".to_owned(), |id| format!("process {id}"));
     let waited = if wait.is_zero() { String::new() } else { format!(", and was for {wait:?}") };
     let detail = format!("{} is open in {holder}{waited}; one process at a time has a durable store", folder.display());
     Error::new(ErrorKind::Unavailable, detail)
@@ -444,6 +531,11 @@ fn failed(path: &Path, what: &str, error: std::io::Error) -> Error {
         _ => ErrorKind::Unavailable,
     };
     Error::new(kind, format!("{} {what}: {error}", path.display())).source(error)
+}
+
+/// Of a folder in which a store is not to be made.
+pub(crate) fn no_store(folder: &Path) -> Error {
+    config(format!("{} holds no store, and none is to be made there: is the path right?", folder.display()))
 }
 
 fn config(detail: String) -> Error {
@@ -460,7 +552,7 @@ mod tests {
         let place = Place::lock(folder.path(), Duration::ZERO).unwrap();
         assert!(Place::lock(folder.path(), Duration::ZERO).is_err());
         // What it has of its parent's files until it becomes another program.
-        let inherited = place.lock.try_clone().unwrap();
+        let inherited = [&place.lock, place._whole.as_ref().unwrap()].map(|locked| locked.0.try_clone().unwrap());
         drop(place);
         Place::lock(folder.path(), Duration::ZERO).unwrap();
         drop(inherited);

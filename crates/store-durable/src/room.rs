@@ -114,7 +114,7 @@ impl Room {
             return Ok(());
         }
         let mut detail = format!(
-            "the disk of {} has {} bytes left; {} must stay free (the option reserve)",
+            "the disk of {} has {} bytes left; {} must stay free (the option reserve_bytes)",
             self.folder.display(),
             self.free_bytes.load(Ordering::Relaxed),
             self.reserve_bytes
@@ -225,7 +225,7 @@ mod tests {
         room.wrote(ASK_EVERY_BYTES as usize);
         let fault = room.check(|| unwritten(u64::MAX - 1)).unwrap_err();
         assert_eq!(fault.harm, Harm::Full);
-        let told = format!("bytes left; 1 must stay free (the option reserve), besides {} for", u64::MAX - 1);
+        let told = format!("bytes left; 1 must stay free (the option reserve_bytes), besides {} for", u64::MAX - 1);
         assert!(fault.detail.contains(&told), "{}", fault.detail);
         Room::new(folder.path().to_path_buf(), 0).check(|| unwritten(u64::MAX)).unwrap();
     }

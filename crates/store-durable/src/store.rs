@@ -21,7 +21,7 @@ use crate::layout::Commit;
 use crate::moving::Moving;
 use crate::ops::{self, TTL_MAX};
 use crate::options::{Options, Sync};
-use crate::place::{Identity, Noted, Place};
+use crate::place::{self, Identity, Noted, Place};
 use crate::queue::{Entrance, queue};
 use crate::room::Room;
 use crate::tables;
@@ -85,17 +85,23 @@ pub struct Stats {
     pub synced: u64,
     /// Bytes that the store's files take; a journal that is not full counts whole.
     pub disk_bytes: u64,
-    /// Bytes of a write that a crash had cut short, cut off when the store was opened.
+    /// Bytes of a write that a crash had cut short, cut off when the store was opened; or of damage in what was not known to be on disk, with what came behind it.
     pub torn_bytes: u64,
 }
 
 impl DurableStore {
     pub(crate) fn open(options: &Options) -> Result<DurableStore> {
-        let place = Arc::new(Place::lock(&options.folder, options.wait)?);
         let name = format!("file:{}", options.folder.display());
         let witness = options.witness.clone().map(|path| Arc::new(Witness::new(path)));
+        if !options.create && place::is_empty(&options.folder)? {
+            // Before the folder is made.
+            return Err(missing(options, witness.as_deref()).store(name));
+        }
+        let mut place = Place::lock(&options.folder, options.wait)?;
         let opened = open_engine(&place, &name, options, witness.as_deref())?;
         let Opened { engine, identity, last, torn_bytes } = opened;
+        place.name_lock(identity);
+        let place = Arc::new(place);
         let generations = engine.generations().map_err(|fault| fault.error(&name))?;
         let parts = SharedParts {
             name: name.clone(),
@@ -173,6 +179,17 @@ impl DurableStore {
             disk_bytes: self.shared.engine.disk_bytes().map_err(|fault| fault.error(&self.shared.name))?,
             torn_bytes: self.torn_bytes,
         })
+    }
+
+    /// Bytes that were cut off when the store was opened: see [`Stats::torn_bytes`].
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// assert_eq!(larder_store_durable::Options::new(folder.path()).open()?.torn_bytes(), 0);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn torn_bytes(&self) -> u64 {
+        self.torn_bytes
     }
 
     /// Drawn when the store was made, and anew by each restore: two stores with one incarnation hold the same data, or one is a copy of the other.
@@ -406,11 +423,18 @@ fn open_engine(place: &Place, name: &str, options: &Options, witness: Option<&Wi
             place.renew(identity, layout).map_err(named)?;
             Ok(opened)
         }
+        None if !options.create => Err(named(missing(options, witness))),
         None => {
             witness.map_or(Ok(()), Witness::knows_nothing).map_err(named)?;
             create(place, name, options)
         }
     }
+}
+
+/// Why a store that is not to be made is not opened: it is not there, or its witness knows that it was.
+fn missing(options: &Options, witness: Option<&Witness>) -> Error {
+    let lost = witness.map_or(Ok(()), Witness::knows_nothing).err();
+    lost.unwrap_or_else(|| place::no_store(&options.folder))
 }
 
 fn create(place: &Place, name: &str, options: &Options) -> Result<Opened> {
@@ -478,6 +502,8 @@ fn begins_where_tables_end(
 /// Looks at the engine's files before it opens them, and mends the journal's end where a crash cut it short.
 fn look_over(place: &Place, identity: Identity, noted: Option<Noted>) -> Result<Found> {
     place.look_over_engine()?;
+    // Until the engine takes it: whoever has it open writes what is looked at.
+    let _engine = place.lock_engine()?;
     let folder = place.engine();
     let plain = |fault: Fault| fault.error("").clone();
     let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));

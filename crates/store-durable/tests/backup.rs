@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{count_of, get, incr, key, set};
-use larder_core::{Ctx, Error, ErrorKind, ManualClock, Op, PutMode, Remaining, Store, StoreExt, Ttl, Want};
+use larder_core::{Ctx, Error, ErrorKind, ManualClock, Op, PutMode, Remaining, Reply, Store, StoreExt, Ttl, Want};
 use larder_dump::{DumpReader, Totals};
-use larder_store_durable::{DurableStore, Options};
+use larder_store_durable::{Altered, DurableStore, NextCas, NextTtl, Options};
 
 fn open(folder: &Path) -> DurableStore {
     Options::new(folder).open().unwrap()
@@ -45,6 +45,36 @@ async fn what_is_restored_is_what_was_backed_up() {
     let item = restored.run_one(Ctx::default(), Op::get(key("lives"), Want::TTL)).await.unwrap().into_item().unwrap();
     assert!(matches!(item.ttl, Remaining::For(left) if left <= Duration::from_secs(600)));
     assert_eq!(restored.check(&mut |_| ()).unwrap().damaged, 0);
+}
+
+/// A value may have what the key leaves of `value_bytes_max` and 250 bytes: an append gets there, too.
+#[tokio::test]
+async fn the_largest_item_that_a_store_takes_is_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let options = |folder: &Path| Options::new(folder).value_bytes_max(1_000);
+    let store = options(&from).open().unwrap();
+    set(&store, "k", vec![7; 1_000]).await.unwrap();
+    let append = |bytes| Op::put(key("k"), PutMode::Append, vec![8; bytes], Ttl::Never);
+    assert_eq!(store.run_one(Ctx::default(), append(249)).await.unwrap(), Reply::Stored);
+    assert_eq!(store.run_one(Ctx::default(), append(1)).await.unwrap(), Reply::NotStored);
+    let long = "l".repeat(250);
+    set(&store, &long, vec![9; 1_000]).await.unwrap();
+    let alter = |bytes| {
+        let (flags, marks, ttl, cas) = (0, 0, NextTtl::Keep, NextCas::New);
+        store.alter(key("a"), move |_| (Altered::Put { value: vec![1; bytes].into(), flags, marks, ttl, cas }, ()))
+    };
+    assert_eq!(alter(1_250).await.unwrap_err().kind(), ErrorKind::BadInput);
+    alter(1_249).await.unwrap();
+    let dump = backup(&store);
+    assert_eq!(options(&to).restore(&dump[..], &mut |_| ()).unwrap().items, 3);
+    let restored = options(&to).open().unwrap();
+    assert_eq!(get(&restored, "k").await, get(&store, "k").await);
+    assert_eq!(get(&restored, &long).await, get(&store, &long).await);
+    let smaller = Options::new(folder.path().join("smaller")).value_bytes_max(999);
+    let error = smaller.restore(&dump[..], &mut |_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+    assert!(error.to_string().contains("a value has 1249 bytes; the limit beside this key is 1248"), "{error}");
 }
 
 #[tokio::test]
@@ -109,7 +139,7 @@ async fn a_restore_that_fails_leaves_no_store_behind() {
     assert!(!to.exists());
     let error = Options::new(&to).value_bytes_max(10_000).restore(&dump[..], &mut |_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadInput);
-    assert!(error.to_string().contains("20000 bytes; the limit is 10000"), "{error}");
+    assert!(error.to_string().contains("20000 bytes; the limit beside this key is 10248"), "{error}");
     assert!(!to.exists());
     restore(&to, &dump).unwrap();
     let error = restore(&to, &dump).unwrap_err();

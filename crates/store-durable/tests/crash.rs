@@ -745,9 +745,9 @@ async fn a_journal_that_is_gone_from_between_the_tables_and_the_others_is_missed
     }
 }
 
-/// What is left is a store that is older, whole up to its end; and of a folder with no more than a lock nobody can tell that it held one. Nothing in either says otherwise.
+/// What is left is a store that is older, whole up to its end; and of an empty folder nobody can tell that it held one. Nothing in either says otherwise.
 #[tokio::test]
-async fn only_a_witness_tells_that_the_newest_journal_went_with_the_note_or_all_but_the_lock() {
+async fn only_a_witness_tells_that_the_newest_journal_went_with_the_note_or_all_of_it() {
     let (whole, [.., newest]) = three_journals().await;
     let (seen, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let witness = elsewhere.path().join("witness");
@@ -778,7 +778,7 @@ async fn only_a_witness_tells_that_the_newest_journal_went_with_the_note_or_all_
     };
     let without_all = |folder: &Path| {
         std::fs::remove_dir_all(folder.join("engine")).unwrap();
-        ["state", "larder"].iter().for_each(|name| std::fs::remove_file(folder.join(name)).unwrap());
+        ["state", "larder", "lock"].iter().for_each(|name| std::fs::remove_file(folder.join(name)).unwrap());
     };
     type Remove<'a> = &'a dyn Fn(&Path);
     let alone: [Remove<'_>; 2] = [&without_newest, &without_end];

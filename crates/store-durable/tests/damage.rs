@@ -5,14 +5,17 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use common::{files, key, set, times, try_get};
 use larder_core::list::{List, Listed};
-use larder_core::{Ctx, Error, ErrorKind, Op, PutMode, Store, StoreExt, Ttl};
+use larder_core::{Ctx, Error, ErrorKind, Item, ManualClock, Op, PutMode, Store, StoreExt, Ttl, Verb, Want};
 use larder_store_durable::{DurableStore, Options, Sync, fuzzing};
 
 const ITEMS: usize = 300;
+const DAY: Duration = Duration::from_secs(86_400);
 
 fn open(folder: &Path) -> Result<DurableStore, Error> {
     Options::new(folder).open()
@@ -23,13 +26,20 @@ fn value(number: usize) -> Bytes {
     std::iter::repeat_with(|| random.u8(..)).take(20 + number * 3).collect()
 }
 
+/// A put of an item: with flags, and every third with a life.
+fn put(number: usize) -> Op {
+    let ttl = if number.is_multiple_of(3) { Ttl::After(DAY * (1 + number as u32)) } else { Ttl::Never };
+    let flags = number as u32 * 7;
+    Op::new(key(&format!("k{number}")), Verb::Put { mode: PutMode::Set, value: value(number), flags, ttl })
+}
+
 /// A store that is closed, with items in tables and in the journal, and items that were removed.
 async fn store() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for half in 0..2 {
         let store = open(folder.path()).unwrap();
         for number in (half..ITEMS).step_by(2) {
-            set(&store, &format!("k{number}"), value(number)).await.unwrap();
+            store.run_one(Ctx::default(), put(number)).await.unwrap();
             set(&store, &format!("gone{number}"), "v").await.unwrap();
         }
         if half == 0 {
@@ -42,39 +52,79 @@ async fn store() -> tempfile::TempDir {
     folder
 }
 
-/// What is wrong with a store that does not tell that something is: `None` if it tells, or nothing is.
-async fn silent(folder: &Path) -> Option<String> {
-    let store = match open(folder) {
-        Ok(store) => store,
-        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Config | ErrorKind::LayoutMismatch) => {
-            return None;
-        }
-        // A place behind the end of a file, say: the engine asks the system for it, which refuses.
-        Err(error)
-            if error.kind() == ErrorKind::Unavailable && error.to_string().contains("the engine could not read") =>
-        {
-            return None;
-        }
-        Err(error) => return Some(format!("the error is {error}")),
-    };
-    let told = |error: Error| (error.kind() != ErrorKind::Corrupt).then(|| format!("the error is {error}"));
+/// A moment behind all that was written, at which lives are compared.
+static AT: LazyLock<Duration> =
+    LazyLock::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() + DAY / 24);
+
+fn open_then(folder: &Path) -> Result<DurableStore, Error> {
+    Options::new(folder).clock(Arc::new(ManualClock::at(*AT))).open()
+}
+
+async fn item(store: &DurableStore, number: usize) -> Result<Option<Item>, Error> {
+    let get = Op::get(key(&format!("k{number}")), Want::all());
+    Ok(store.run_one(Ctx::default(), get).await?.into_item())
+}
+
+/// The items of a sound store: values, flags, tokens and lives.
+async fn all(sound: &Path) -> Vec<Item> {
+    let store = open_then(sound).unwrap();
+    let mut items = Vec::new();
     for number in 0..ITEMS {
-        let wrong = match try_get(&store, &format!("k{number}")).await {
-            Ok(Some(found)) if found == value(number) => None,
-            Ok(found) => Some(format!("k{number} is {:?}", found.map(|found| found.len()))),
-            Err(error) => told(error),
+        items.push(item(&store, number).await.unwrap().unwrap());
+        assert_eq!(items[number].value, value(number));
+    }
+    items
+}
+
+/// What is wrong with a store that does not tell that something is: `None` if it tells, or nothing is, also of what is written then and read in the next life.
+async fn silent(folder: &Path, expected: &[Item]) -> Option<String> {
+    let mut written = 0;
+    for life in 0..2 {
+        let store = match open_then(folder) {
+            Ok(store) => store,
+            Err(error) if is_told(&error) => return None,
+            Err(error) => return Some(format!("the error is {error}")),
         };
-        if wrong.is_some() {
-            return wrong;
+        match wrong(&store, expected, written).await {
+            Ok(None) => {}
+            Ok(found) => return found.map(|what| format!("{what} in life {life}")),
+            Err(error) if error.kind() == ErrorKind::Corrupt => return None,
+            Err(error) => return Some(format!("the error is {error}")),
+        }
+        let fresh = set(&store, "written", "v").await;
+        written = usize::from(fresh.is_ok());
+        if let Err(error) = fresh {
+            return (error.kind() != ErrorKind::Corrupt).then(|| format!("a write fails with {error}"));
+        }
+    }
+    None
+}
+
+/// True of an error by which damage is told when a store is opened.
+fn is_told(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::Corrupt | ErrorKind::Config | ErrorKind::LayoutMismatch => true,
+        // A place behind the end of a file, say: the engine asks the system for it, which refuses.
+        ErrorKind::Unavailable => error.to_string().contains("the engine could not read"),
+        _ => false,
+    }
+}
+
+/// What is not as it is expected, with so many written beside it.
+async fn wrong(store: &DurableStore, expected: &[Item], written: usize) -> Result<Option<String>, Error> {
+    for (number, expected) in expected.iter().enumerate() {
+        // Each is asked for, whatever others tell.
+        match item(store, number).await {
+            Ok(Some(found)) if found == *expected => {}
+            Ok(found) => return Ok(Some(format!("k{number} is {found:?}, not {expected:?}"))),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            Err(error) => return Err(error),
         }
     }
     let mut listed = 0;
     let mut tell = |told: Listed<'_>| listed += usize::from(matches!(told, Listed::Key(_)));
-    match store.list(Ctx::default(), b"", &mut tell).await {
-        Ok(()) if listed == ITEMS => None,
-        Ok(()) => Some(format!("{listed} keys are listed")),
-        Err(error) => told(error),
-    }
+    store.list(Ctx::default(), b"", &mut tell).await?;
+    Ok((listed != ITEMS + written).then(|| format!("{listed} keys are listed")))
 }
 
 /// The engine would make room for all of them, and the process would end.
@@ -107,7 +157,7 @@ async fn a_table_that_tells_of_more_entries_than_it_has_bytes_is_corrupt() {
 
 /// Flips bytes of a store, one at a time, which has files of these kinds.
 async fn flip(sound: &Path, kinds: &[&str], times: usize) {
-    assert_eq!(silent(sound).await, None);
+    let expected = all(sound).await;
     let names: Vec<PathBuf> = files(sound).iter().map(|path| path.strip_prefix(sound).unwrap().into()).collect();
     let size = |name: &PathBuf| std::fs::metadata(sound.join(name)).unwrap().len() as usize;
     let names: Vec<PathBuf> = names.into_iter().filter(|name| size(name) > 0).collect();
@@ -128,7 +178,7 @@ async fn flip(sound: &Path, kinds: &[&str], times: usize) {
         let (at, with) = (fastrand::usize(..bytes.len()), fastrand::u8(1..));
         bytes[at] ^= with;
         std::fs::write(&path, bytes).unwrap();
-        let wrong = silent(folder.path()).await;
+        let wrong = silent(folder.path(), &expected).await;
         assert_eq!(wrong, None, "{} at {at} with {with:#x}", name.display());
         told += usize::from(open(folder.path()).is_err());
     }
@@ -258,6 +308,7 @@ async fn a_flipped_byte_in_the_zeros_behind_a_journal_s_end_is_told_and_takes_no
     let bytes_of = |folder: &Path| std::fs::metadata(name(folder)).unwrap().len();
     let (end, file_bytes) = (bytes_of(sound.path()), bytes_of(first.path()));
     assert!(file_bytes > end + (1 << 20), "{file_bytes} bytes, of which {end} are journal");
+    let expected = all(first.path()).await;
     let near = [0, 1, 4, 12, 511, 4_095, 4_096].map(|behind| end + behind);
     let far = std::iter::repeat_with(|| fastrand::u64(end..file_bytes)).take(times("LARDER_FLIPS", 120) / 30);
     for at in near.into_iter().chain([file_bytes - 1]).chain(far) {
@@ -270,7 +321,7 @@ async fn a_flipped_byte_in_the_zeros_behind_a_journal_s_end_is_told_and_takes_no
         std::os::unix::fs::FileExt::write_all_at(&file, &[with], at).unwrap();
         let torn_bytes = open(folder.path()).unwrap().stats().unwrap().torn_bytes;
         assert!(torn_bytes > at - end && torn_bytes <= file_bytes - end, "{torn_bytes} of {at} behind {end}");
-        assert_eq!(silent(folder.path()).await, None, "at {at} of {file_bytes} with {with:#x}");
+        assert_eq!(silent(folder.path(), &expected).await, None, "at {at} of {file_bytes} with {with:#x}");
     }
 }
 
@@ -281,12 +332,10 @@ async fn rounds(are_in_tables: bool) -> tempfile::TempDir {
     let run = async |ops: Vec<Op>| {
         assert!(store.run(Ctx::default(), ops.into_iter().collect()).await.iter().all(Result::is_ok));
     };
-    let put = |name: String, value: Bytes| Op::put(key(&name), PutMode::Set, value, Ttl::Never);
+    let gone = |number: usize| Op::put(key(&format!("gone{number}")), PutMode::Set, value(0), Ttl::Never);
     let numbers: Vec<usize> = (0..ITEMS).collect();
     for some in numbers.chunks(10) {
-        let some = some.iter();
-        run(some.flat_map(|&it| [put(format!("k{it}"), value(it)), put(format!("gone{it}"), value(0))]).collect())
-            .await;
+        run(some.iter().flat_map(|&it| [put(it), gone(it)]).collect()).await;
     }
     for some in numbers.chunks(20) {
         run(some.iter().map(|number| Op::delete(key(&format!("gone{number}")))).collect()).await;
@@ -296,7 +345,7 @@ async fn rounds(are_in_tables: bool) -> tempfile::TempDir {
         fuzzing::flush(&store).unwrap();
     }
     // Behind this one the others are known to be on disk. It may be torn itself, and says what was there before.
-    run((0..20).map(|number| put(format!("k{number}"), value(number))).collect()).await;
+    run((0..20).map(put).collect()).await;
     assert_eq!(fuzzing::rounds(&store).unwrap(), ITEMS / 10 + ITEMS / 20 + 1, "none is moved yet");
     let image = tempfile::tempdir().unwrap();
     common::copy(folder.path(), image.path());
@@ -314,6 +363,7 @@ async fn a_flipped_byte_in_rounds_is_told_or_harmless() {
 #[tokio::test]
 async fn a_file_that_is_gone_is_told() {
     let sound = store().await;
+    let expected = all(sound.path()).await;
     for path in files(sound.path()) {
         let name = path.strip_prefix(sound.path()).unwrap();
         if ["lock", "state"].contains(&name.to_str().unwrap()) {
@@ -322,7 +372,7 @@ async fn a_file_that_is_gone_is_told() {
         let folder = tempfile::tempdir().unwrap();
         common::copy(sound.path(), folder.path());
         std::fs::remove_file(folder.path().join(name)).unwrap();
-        assert_eq!(silent(folder.path()).await, None, "without {}", name.display());
+        assert_eq!(silent(folder.path(), &expected).await, None, "without {}", name.display());
         assert!(open(folder.path()).is_err() || name.starts_with("engine/keyspaces/0"), "without {}", name.display());
         if name.extension().is_some_and(|it| it == "jnl") {
             // The only one there is, and nobody notes how far it went.

@@ -162,6 +162,45 @@ async fn ops_of_a_batch_see_those_before_them_and_readers_see_what_was_acknowled
     assert_eq!(value(&store, "n").await, Some("60".into()));
 }
 
+/// Not only out of sight: the tables that held it are merged, and go.
+#[tokio::test]
+async fn what_expired_gives_its_room_on_the_disk_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000)));
+    let store = Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    for batch in 0..16 {
+        let brief = |number| {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(64 << 10).collect();
+            let life = Ttl::After(Duration::from_secs(10));
+            Op::put(key(&format!("brief{batch}.{number}")), PutMode::Set, bytes, life)
+        };
+        assert!(store.run(Ctx::default(), (0..16).map(brief).collect()).await.iter().all(Result::is_ok));
+    }
+    set(&store, "kept", "v").await.unwrap();
+    store.settle().unwrap();
+    let tables = || {
+        let files = std::fs::read_dir(folder.path().join("engine/keyspaces/1/tables")).unwrap();
+        files.map(|file| file.unwrap().metadata().map_or(0, |found| found.len())).sum::<u64>()
+    };
+    let before = tables();
+    assert!(before >= 16 << 20, "{before}");
+    clock.advance(Duration::from_secs(11));
+    // The store's timer may have come first.
+    store.reclaim_expired().await.unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while tables() > before / 8 {
+        assert!(Instant::now() < until, "{} bytes are left of {before}", tables());
+        // As more is written, which has the tables merged.
+        for _ in 0..16 {
+            set(&store, "kept", "v").await.unwrap();
+        }
+        store.settle().unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(value(&store, "kept").await.unwrap(), "v");
+}
+
 #[tokio::test]
 async fn what_expired_is_a_miss_and_is_reclaimed_and_a_life_that_was_replaced_counts() {
     let folder = tempfile::tempdir().unwrap();

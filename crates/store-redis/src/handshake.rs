@@ -37,6 +37,31 @@ pub(crate) struct ServerInfo {
     pub(crate) untold: Option<String>,
 }
 
+impl ServerInfo {
+    /// The error of a server that refuses a command which the store needs: of one that is too old to have it, nobody took it away.
+    fn lacks(&self, command: &str, error: &ServerError) -> Error {
+        let is_unknown = error.details().is_some_and(|words| words.contains("unknown command"));
+        if is_unknown && self.flavour == Flavour::Redis && is_older(&self.version, OLDEST) {
+            let ((major, minor), version) = (OLDEST, &self.version);
+            let detail = format!(
+                "this is Redis {version}, and does not know the command {command}: the store needs Redis {major}.{minor} or later, or Valkey"
+            );
+            return Error::new(ErrorKind::Config, detail);
+        }
+        let refusal = refused(error);
+        Error::new(refusal.kind(), format!("the store needs the command {command}: {}", refusal.detail()))
+    }
+}
+
+/// The first Redis that has all of [`COMMANDS`].
+const OLDEST: (u32, u32) = (6, 2);
+
+/// Of a version that is none, nobody can tell.
+fn is_older(version: &str, than: (u32, u32)) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse().ok());
+    matches!((parts.next(), parts.next()), (Some(Some(major)), Some(Some(minor))) if (major, minor) < than)
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flavour {
     #[default]
@@ -63,6 +88,9 @@ pub(crate) enum Persistence {
 /// Everything that is asked in one round trip.
 pub(crate) fn questions(wait: Option<WaitReplicas>) -> Pipeline {
     let mut pipeline = Pipeline::new();
+    // As the connection speaks by now: what it answers no ACL can forbid.
+    pipeline.cmd("HELLO").arg(3);
+    pipeline.cmd("ROLE");
     pipeline.cmd("INFO");
     for setting in SETTINGS {
         pipeline.cmd("CONFIG").arg("GET").arg(setting);
@@ -110,10 +138,18 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role, wait: Option<WaitRepli
     let mut answers = answers.into_iter();
     let mut info = ServerInfo { wait_replicas: wait.map_or(0, |wait| wait.replicas), ..ServerInfo::default() };
     let mut is_aof = None;
+    let (hello, of) = (answers.next(), answers.next());
     match answers.next() {
-        Some(Value::ServerError(error)) if is_forbidden(&error) => info.untold = Some(words("INFO", &error)),
+        Some(Value::ServerError(error)) if is_forbidden(&error) => {
+            info.untold = Some(words("INFO", &error));
+            take_hello(&mut info, hello, of).fits(role)?;
+        }
         Some(Value::ServerError(error)) => return Err(refused(&error)),
-        Some(value) => is_aof = take_info(&mut info, &text(&value), role)?,
+        Some(value) => {
+            let (stands, aof) = take_info(&mut info, &text(&value));
+            stands.fits(role)?;
+            is_aof = aof;
+        }
         None => {}
     }
     let mut settings = Vec::new();
@@ -143,9 +179,7 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role, wait: Option<WaitRepli
         if let Value::ServerError(error) = answer
             && is_fatal(command, &error)
         {
-            let refusal = refused(&error);
-            let detail = format!("the store needs the command {command}: {}", refusal.detail());
-            return Err(Error::new(refusal.kind(), detail));
+            return Err(info.lacks(command, &error));
         }
     }
     take_settings(&mut info, &settings, is_aof);
@@ -160,41 +194,90 @@ fn words(command: &str, error: &ServerError) -> String {
     format!("{command} is refused: {} {}", error.code(), error.details().unwrap_or_default())
 }
 
-/// Takes in `INFO`; says whether there is an append-only file.
-fn take_info(info: &mut ServerInfo, text: &str, role: Role) -> Result<Option<bool>> {
+/// What a server is among others.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Stands {
+    is_sentinel: bool,
+    /// Whether it is a node of a cluster; `None` where it does not say.
+    is_member: Option<bool>,
+    /// The role of a replica, in the server's word.
+    replica: Option<String>,
+    /// Its primary, where it is told.
+    primary: Option<String>,
+}
+
+impl Stands {
+    /// # Errors
+    /// [`ErrorKind::Config`] where it is not what it was opened as.
+    fn fits(&self, role: Role) -> Result<()> {
+        let wrong = |detail: &str| Err(Error::new(ErrorKind::Config, detail));
+        match (role, self.is_member, &self.replica) {
+            _ if self.is_sentinel => wrong("this is a sentinel, which holds no data; name the primary that it watches"),
+            (Role::Member, Some(false), _) => {
+                wrong("this server is no node of a cluster (cluster-enabled no); open it as redis://host:port")
+            }
+            (Role::Single, Some(true), _) => wrong("this is a node of a cluster; open it as redis-cluster://host:port"),
+            (Role::Single, _, Some(word)) => {
+                let unnamed = "(INFO and ROLE, which name it, are forbidden to this user)";
+                let primary = self.primary.as_deref().unwrap_or(unnamed);
+                let detail = format!(
+                    "this server is a replica (role {word}), which refuses writes; connect to its primary {primary}"
+                );
+                wrong(&detail)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Takes in `INFO`; says what the server is, and whether there is an append-only file.
+fn take_info(info: &mut ServerInfo, text: &str) -> (Stands, Option<bool>) {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok());
-    let wrong = |detail: String| Err(Error::new(ErrorKind::Config, detail));
     info.version = field("redis_version").unwrap_or_default().to_owned();
     if let Some(version) = field("valkey_version") {
         info.flavour = Flavour::Valkey;
         info.version = version.to_owned();
-    }
-    if field("redis_mode") == Some("sentinel") {
-        return wrong("this is a sentinel, which holds no data; name the primary that it watches".to_owned());
-    }
-    let is_member = field("cluster_enabled") == Some("1");
-    if role == Role::Member && !is_member {
-        return wrong(
-            "this server is no node of a cluster (cluster-enabled no); open it as redis://host:port".to_owned(),
-        );
-    }
-    if role == Role::Single && is_member {
-        return wrong("this is a node of a cluster; open it as redis-cluster://host:port".to_owned());
-    }
-    if role == Role::Single && matches!(field("role"), Some("slave" | "replica")) {
-        let (host, port) = (field("master_host").unwrap_or("?"), field("master_port").unwrap_or("?"));
-        return wrong(format!(
-            "this server is a replica (role {}), which refuses writes; connect to its primary {host}:{port}",
-            field("role").unwrap_or_default()
-        ));
     }
     info.replicas = number("connected_slaves").and_then(|count| u32::try_from(count).ok()).unwrap_or_default();
     info.policy = match (number("maxmemory"), field("maxmemory_policy")) {
         (Some(0), _) => Some("noeviction".to_owned()),
         (_, policy) => policy.map(str::to_owned),
     };
-    Ok(field("aof_enabled").map(|enabled| enabled == "1"))
+    let replica = field("role").filter(|word| matches!(*word, "slave" | "replica")).map(str::to_owned);
+    let stands = Stands {
+        is_sentinel: field("redis_mode") == Some("sentinel"),
+        is_member: Some(field("cluster_enabled") == Some("1")),
+        primary: replica
+            .as_ref()
+            .map(|_| format!("{}:{}", field("master_host").unwrap_or("?"), field("master_port").unwrap_or("?"))),
+        replica,
+    };
+    (stands, field("aof_enabled").map(|enabled| enabled == "1"))
+}
+
+/// Takes in `HELLO`, and `ROLE` for the primary: where `INFO` is forbidden.
+fn take_hello(info: &mut ServerInfo, hello: Option<Value>, of: Option<Value>) -> Stands {
+    let mut told = Vec::new();
+    hello.into_iter().for_each(|hello| pairs(hello, &mut told));
+    let field = |name: &str| told.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    info.version = field("version").unwrap_or_default().to_owned();
+    if field("server") == Some("valkey") {
+        info.flavour = Flavour::Valkey;
+    }
+    let primary = match of {
+        Some(Value::Array(parts)) => match &parts[..] {
+            [role, host, Value::Int(port), ..] if text(role) == "slave" => Some(format!("{}:{port}", text(host))),
+            _ => None,
+        },
+        _ => None,
+    };
+    Stands {
+        is_sentinel: field("mode") == Some("sentinel"),
+        is_member: field("mode").map(|mode| mode == "cluster"),
+        replica: field("role").filter(|word| matches!(*word, "slave" | "replica")).map(str::to_owned),
+        primary,
+    }
 }
 
 fn take_settings(info: &mut ServerInfo, settings: &[(String, String)], is_aof: Option<bool>) {
@@ -259,9 +342,16 @@ mod tests {
 
     fn found(info: &str, settings: &[(&str, &str)]) -> Result<ServerInfo> {
         let map = settings.iter().map(|(name, value)| (bulk(name), bulk(value))).collect();
-        let mut answers = vec![bulk(info), Value::Map(map)];
-        answers.resize(SETTINGS.len() + 1, Value::Map(Vec::new()));
+        let mut answers = vec![Value::Nil, Value::Nil, bulk(info), Value::Map(map)];
+        answers.resize(SETTINGS.len() + 3, Value::Map(Vec::new()));
         understood(answers, Role::Single, None)
+    }
+
+    /// By `HELLO` and `ROLE` alone.
+    fn untold(hello: &[(&str, &str)], of: Value, role: Role) -> Result<ServerInfo> {
+        let hello = hello.iter().map(|(name, value)| (bulk(name), bulk(value))).collect();
+        let error = redis::parse_redis_value(b"-NOPERM User joe has no permissions to run the 'info' command\r\n");
+        understood(vec![Value::Map(hello), of, error.unwrap()], role, None)
     }
 
     #[test]
@@ -296,11 +386,57 @@ mod tests {
 
     #[test]
     fn a_node_of_a_cluster_may_be_a_replica_and_must_be_one_of_a_cluster() {
-        let mut info = ServerInfo::default();
-        let replica = "cluster_enabled:1\r\nrole:slave\r\n";
-        assert!(take_info(&mut info, replica, Role::Member).is_ok());
-        let error = take_info(&mut info, "role:master\r\ncluster_enabled:0\r\n", Role::Member).unwrap_err();
+        let stands = |info: &str| take_info(&mut ServerInfo::default(), info).0.fits(Role::Member);
+        assert!(stands("cluster_enabled:1\r\nrole:slave\r\n").is_ok());
+        let error = stands("role:master\r\ncluster_enabled:0\r\n").unwrap_err();
         assert!(error.to_string().contains("redis://host:port"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_is_too_old_for_a_command_is_told_so_and_of_another_it_was_taken_away() {
+        let answers = |info: &str, command: &str| {
+            let probes = Script::ALL.len() + COMMANDS.iter().position(|known| *known == command).unwrap();
+            let mut answers = vec![Value::Nil, Value::Nil, bulk(info)];
+            answers.resize(3 + SETTINGS.len(), Value::Map(Vec::new()));
+            answers.resize(3 + SETTINGS.len() + probes, Value::Okay);
+            let error = format!("-ERR unknown command `{command}`, with args beginning with: \r\n");
+            answers.push(redis::parse_redis_value(error.as_bytes()).unwrap());
+            answers
+        };
+        for (version, is_old) in
+            [("6.0.16", true), ("5.0.7", true), ("6.2.0", false), ("7.0.15", false), ("", false), ("unstable", false)]
+        {
+            let info = format!("redis_version:{version}\r\nrole:master\r\n");
+            let said = understood(answers(&info, "SMISMEMBER"), Role::Single, None).unwrap_err().to_string();
+            assert_eq!(said.contains("needs Redis 6.2 or later, or Valkey"), is_old, "{said}");
+            assert_eq!(said.contains("rename-command"), !is_old, "{said}");
+            assert!(said.contains("the command SMISMEMBER") && (!is_old || said.contains(version)), "{said}");
+        }
+        let valkey = "redis_version:6.0.16\r\nvalkey_version:8.1.3\r\n";
+        let said = understood(answers(valkey, "ZMSCORE"), Role::Single, None).unwrap_err().to_string();
+        assert!(said.contains("rename-command"), "{said}");
+    }
+
+    #[test]
+    fn what_is_no_store_is_refused_where_info_is_forbidden() {
+        let primary = || Value::Array(vec![bulk("slave"), bulk("10.0.0.1"), Value::Int(6_380), bulk("connected")]);
+        let alone = ("mode", "standalone");
+        for (hello, of, role, said) in [
+            (&[alone, ("role", "replica")][..], primary(), Role::Single, "its primary 10.0.0.1:6380"),
+            (&[alone, ("role", "replica")], Value::Nil, Role::Single, "INFO and ROLE, which name it, are forbidden"),
+            (&[("mode", "sentinel")], Value::Nil, Role::Single, "sentinel"),
+            (&[("mode", "sentinel")], Value::Nil, Role::Member, "sentinel"),
+            (&[("mode", "cluster"), ("role", "master")], Value::Nil, Role::Single, "redis-cluster://"),
+            (&[alone, ("role", "master")], Value::Nil, Role::Member, "redis://host:port"),
+        ] {
+            let error = untold(hello, of, role).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains(said), "{said:?} is not in {error}");
+        }
+        let hello = [("server", "valkey"), ("version", "8.1.3"), ("mode", "cluster"), ("role", "replica")];
+        let found = untold(&hello, primary(), Role::Member).unwrap();
+        assert_eq!((found.flavour, found.version.as_str()), (Flavour::Valkey, "8.1.3"));
+        assert!(found.untold.unwrap().contains("INFO is refused"));
     }
 
     #[test]

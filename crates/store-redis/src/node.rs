@@ -8,11 +8,12 @@ use larder_core::{Effect, Error, ErrorKind, Result};
 use larder_net::{Backoff, Connector, Health};
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError};
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::codec::Refusal;
 use crate::config::Config;
 use crate::counters::{Counters, Stats, count};
 use crate::gather::Gather;
@@ -122,10 +123,22 @@ impl Node {
         let mut awaited = Awaited { node: self, link, received_bytes: link.traffic.received_bytes(), has_ended: false };
         let answered = link.run(lines, does, deadline).await;
         awaited.has_ended = true;
-        if answered.as_ref().is_err_and(|fault| fault.is_unanswered()) {
-            self.has_no_answer();
+        match &answered {
+            Err(fault) if fault.is_unanswered() => self.has_no_answer(),
+            Ok(values) if self.role == Role::Single && does != Does::Reads && values.iter().any(is_read_only) => {
+                self.retire(link);
+            }
+            _ => {}
         }
         answered
+    }
+
+    /// Gives a connection to nobody any more: the server has become a replica, whose reads are not to be trusted, and the next handshake says so, and names its
+    /// primary. What is under way is answered still.
+    fn retire(&self, link: &Link) {
+        link.closed.store(true, Ordering::Release);
+        self.watcher.close();
+        self.look.notify_one();
     }
 
     /// Has the keeper look whether the connection lives.
@@ -327,9 +340,16 @@ impl Node {
             redis::ErrorKind::Io => unavailable("the handshake failed", error),
             // The parser takes a greeting that was cut for a wrong one.
             _ if traffic.is_cut() => unavailable("the connection ended during the handshake", error),
-            _ => config(format!("this is no Redis 6 or later, or it forbids HELLO: {said}")),
+            _ => config(format!(
+                "this is no Redis 6.2 or later, nor Valkey, or HELLO was renamed or taken away (HELLO: {said}); give HELLO back (rename-command), or use a \
+                 newer server"
+            )),
         }
     }
+}
+
+fn is_read_only(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if Refusal::is_read_only(error))
 }
 
 fn connection_config() -> AsyncConnectionConfig {

@@ -143,7 +143,7 @@ fn warnings(info: &ServerInfo) -> Vec<String> {
 /// Limits of packed encodings that structures cannot follow.
 fn unpacked(limits: &Encodings) -> Vec<String> {
     let watched = [
-        ("hash-max-listpack-entries", limits.hash_entries_max, PACKED_ENTRIES_MIN, 128, "sharded hashes take"),
+        ("hash-max-listpack-entries", limits.hash_entries_max, PACKED_ENTRIES_MIN, 512, "sharded hashes take"),
         ("hash-max-listpack-value", limits.hash_value_bytes_max, PACKED_BYTES_MIN, 64, "sharded hashes take"),
         ("set-max-intset-entries", limits.set_integers_max, PACKED_ENTRIES_MIN, 512, "unique visitors take"),
     ];

@@ -23,7 +23,7 @@ use crate::scripts::Script;
 use crate::slices::SLICE_OPS;
 use crate::watch::{Watched, is_watch};
 
-/// A store on one Redis or Valkey server.
+/// A store on one Redis or Valkey server: Redis 6.2 or later, and any Valkey.
 ///
 /// # What is promised
 /// - A batch is one pipeline on one connection, which all callers share: **round trips: 1**. One more after the server has
@@ -36,7 +36,8 @@ use crate::watch::{Watched, is_watch};
 /// - A key of another Redis type, and a string that another program wrote, are never overwritten, appended to or deleted:
 ///   [`ErrorKind::LayoutMismatch`]. (An add answers `NotStored` there, since there is something.)
 /// - Dropping a future leaves the connection in step. What was handed over may still be sent.
-/// - While the server is down ops fail at once, naming it, while one prober redials with jittered backoff (5 ms to 2 s). A replica is refused.
+/// - While the server is down ops fail at once, naming it, while one prober redials with jittered backoff (5 ms to 2 s). A replica is refused; so is
+///   a server that became one, reads too, from the first write on that it refuses.
 ///
 /// # Limits
 /// - Values up to 4 MiB unless the URL says otherwise (`value_bytes_max`): a server that moves a large value does nothing else meanwhile.
@@ -188,7 +189,7 @@ impl RedisStore {
         replies: &mut [Result<Reply>],
     ) {
         let outcome = match answer {
-            Ok(value) => decode(value, command),
+            Ok(value) => decode(value, command, &ops[*place]),
             Err(fault) => command.failed(fault.error.clone().effect(fault.effect_on(&ops[*place]))),
         };
         outcome.put(*place, ops, replies, |error| error.store(self.node.name()));

@@ -89,6 +89,36 @@ async fn a_batch_is_one_round_trip_a_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_reads_are_one_round_trip_a_node_and_one_more_after_scripts_were_forgotten() {
+    let cluster = RedisCluster::start(RedisVersion::Redis8);
+    let store = open(&cluster.url()).await;
+    let keys = keys("many", 5_000);
+    let put = |key: &Key| Op::put(key.clone(), PutMode::Add, key.clone().into_bytes(), Ttl::Never);
+    for some in keys.chunks(1_000) {
+        let replies = store.run(Ctx::default(), some.iter().map(put).collect()).await;
+        assert!(replies.iter().all(|reply| *reply.as_ref().unwrap() == Reply::Stored));
+    }
+    // Plain gets are commands, those that tell a life are scripts.
+    for (want, forgotten_trips) in [(Want::VALUE | Want::TTL, 6), (Want::VALUE, 3)] {
+        for (flush, trips) in [(false, 3), (true, forgotten_trips)] {
+            if flush {
+                let said = cluster.nodes()[..3].iter().map(|node| node.command(&["SCRIPT", "FLUSH"]).text());
+                assert!(said.into_iter().all(|said| said == "OK"));
+            }
+            let before = store.stats().round_trips;
+            let gets: Batch = keys.iter().map(|key| Op::get(key.clone(), want)).collect();
+            let replies = store.run(Ctx::default(), gets).await;
+            assert_eq!(store.stats().round_trips - before, trips, "{want:?}, {flush}");
+            assert_eq!(replies.len(), keys.len());
+            for (reply, key) in replies.into_iter().zip(&keys) {
+                assert_eq!(reply.unwrap().into_item().unwrap().value, key.as_bytes());
+            }
+        }
+    }
+    assert_eq!(store.stats().redirections, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_nodes_of_a_batch_are_asked_at_once() {
     let cluster = RedisCluster::start(RedisVersion::Redis7);
     let store = Arc::new(open(&cluster.url()).await);

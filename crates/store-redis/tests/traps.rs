@@ -34,18 +34,51 @@ async fn a_replica_is_refused_and_its_primary_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_becomes_a_replica_refuses_writes_and_says_so() {
-    let (server, primary) = (start(RedisVersion::Redis8), start(RedisVersion::Redis8));
-    let store = open(&server.url()).await;
-    set(&store, "k", "v").await;
-    let port = primary.addr().port().to_string();
-    assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", &port]).text(), "OK");
-    for op in [put("k", PutMode::Add, "w"), put("new", PutMode::Set, "w")] {
-        let error = one(&store, op).await.unwrap_err();
-        let said = error.to_string();
-        assert_eq!(error.known_effect(), Effect::NotApplied, "{said}");
-        for part in ["has become a replica", "connect to its primary", "op ", "key \""] {
-            assert!(said.contains(part), "{part:?} is not in: {said}");
+async fn a_replica_is_refused_to_a_user_who_may_not_info_too() {
+    let acl = "user default on nopass ~* &* +@all\n\
+               user noinfo on >p ~* &* +@all -info\n\
+               user norole on >p ~* &* +@all -info -role\n";
+    for version in RedisVersion::ALL {
+        let primary = start(version);
+        let options = RedisOptions::new().replica_of(primary.addr()).acl(acl, "default", "");
+        let replica = RedisServer::start(version, &options);
+        for (user, named) in
+            [("noinfo", format!("primary 127.0.0.1:{}", primary.addr().port())), ("norole", "INFO and ROLE".to_owned())]
+        {
+            let error = refused(&format!("redis://{user}:p@{}", replica.addr())).await;
+            let said = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Config, "{said}");
+            assert!(said.contains("this server is a replica") && said.contains(&named), "{said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_becomes_a_replica_refuses_writes_and_then_reads_and_says_so() {
+    for version in RedisVersion::ALL {
+        let (server, primary) = (start(version), start(version));
+        let port = primary.addr().port().to_string();
+        for op in [put("k", PutMode::Add, "w"), put("new", PutMode::Set, "w")] {
+            assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]).text(), "OK");
+            let store = open(&server.url()).await;
+            set(&store, "k", "v").await;
+            assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", &port]).text(), "OK");
+            let error = one(&store, op).await.unwrap_err();
+            let said = error.to_string();
+            assert_eq!(error.known_effect(), Effect::NotApplied, "{said}");
+            for part in ["has become a replica", "connect to its primary", "op ", "key \""] {
+                assert!(said.contains(part), "{part:?} is not in: {said}");
+            }
+            for op in [Op::get(key("k"), Want::VALUE), put("k", PutMode::Set, "w")] {
+                let error = one(&store, op).await.unwrap_err();
+                assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{error}");
+                let said = error.to_string();
+                assert!(said.contains("replica") && said.contains(&format!("primary 127.0.0.1:{port}")), "{said}");
+            }
+            // Once it is a primary again it is found again.
+            assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]).text(), "OK");
+            wait_until_up(&store).await;
+            set(&store, "k", "v").await;
         }
     }
 }
@@ -104,7 +137,7 @@ async fn limits_of_packed_encodings_that_cost_memory_are_warned_of() {
         assert_eq!((limits.hash_entries_max, limits.set_integers_max), (4, 0));
         assert_eq!(profile.warnings.len(), 2, "{:?}", profile.warnings);
         for (said, mend) in
-            profile.warnings.iter().zip(["set hash-max-listpack-entries 128", "set set-max-intset-entries 512"])
+            profile.warnings.iter().zip(["set hash-max-listpack-entries 512", "set set-max-intset-entries 512"])
         {
             assert!(said.contains(mend) && said.contains("memory"), "{mend:?} is not in {said}");
         }
@@ -206,6 +239,7 @@ async fn a_command_that_was_taken_away_is_named() {
         ("PTTL", ""),
         ("BITFIELD", "BF"),
         ("SADD", ""),
+        ("SCRIPT", "SC"),
     ];
     for (version, (command, name)) in
         RedisVersion::ALL.into_iter().flat_map(|version| taken.map(|taken| (version, taken)))
@@ -217,6 +251,72 @@ async fn a_command_that_was_taken_away_is_named() {
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
         assert!(said.contains(&format!("needs the command {command}")) && said.contains("rename-command"), "{said}");
     }
+}
+
+#[tokio::test]
+async fn hello_that_was_taken_away_is_named_with_the_mend() {
+    for (version, name) in RedisVersion::ALL.into_iter().flat_map(|version| ["", "HI"].map(|name| (version, name))) {
+        let server = RedisServer::start(version, &RedisOptions::new().arg("rename-command HELLO", name));
+        let error = refused(&server.url()).await;
+        let said = error.to_string();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
+        for part in ["Redis 6.2 or later", "HELLO was renamed or taken away", "give HELLO back (rename-command)"] {
+            assert!(said.contains(part), "{part:?} is not in: {said}");
+        }
+    }
+}
+
+/// What only tells of the server is missed, and said to be, where it is taken away; structures need none of it.
+#[tokio::test]
+async fn a_server_without_the_commands_that_only_tell_is_a_store_that_warns_and_names_what_it_lacks() {
+    for version in RedisVersion::ALL {
+        let taken = |command: &str| RedisOptions::new().arg(&format!("rename-command {command}"), "");
+        for (command, warned) in [("INFO", "INFO is refused"), ("CONFIG", "CONFIG GET is refused")] {
+            let server = RedisServer::start(version, &taken(command));
+            let store = open(&server.url()).await;
+            let warnings = store.profile().warnings.clone();
+            assert!(warnings.len() == 1 && warnings[0].contains(warned), "{warnings:?}");
+            set(&store, "k", "v").await;
+            assert_eq!(value(&store, "k").await.unwrap(), "v");
+        }
+        let server = RedisServer::start(version, &taken("SCAN"));
+        let store = open(&server.url()).await;
+        assert_eq!(store.profile().warnings, [""; 0]);
+        let error = store.list(Ctx::default(), b"", &mut |_| ()).await.unwrap_err();
+        let said = error.to_string();
+        assert!(
+            error.kind() == ErrorKind::Config && said.contains("(SCAN)") && said.contains("rename-command"),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_evicts_what_has_a_life_is_warned_of_and_none_is_without_a_limit() {
+    for version in RedisVersion::ALL {
+        let options = RedisOptions::new().maxmemory(64 << 20, Eviction::VolatileLru);
+        let profile = open(&RedisServer::start(version, &options).url()).await.profile();
+        assert_eq!(profile.eviction, Evicts::WhenFull);
+        assert!(profile.warnings[0].contains("maxmemory-policy volatile-lru"), "{:?}", profile.warnings);
+        let options = RedisOptions::new().maxmemory(0, Eviction::AllKeysLru);
+        let profile = open(&RedisServer::start(version, &options).url()).await.profile();
+        assert_eq!((profile.eviction, &profile.warnings[..]), (Evicts::Never, &[][..]), "no limit is never reached");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_is_set_later_is_noticed_with_the_next_connection() {
+    let server = start(RedisVersion::Redis8);
+    let store = open(&server.url()).await;
+    for (name, value) in [("maxmemory", "64mb"), ("maxmemory-policy", "allkeys-lru")] {
+        assert_eq!(server.command(&["CONFIG", "SET", name, value]).text(), "OK");
+    }
+    set(&store, "k", "v").await;
+    assert_eq!((store.profile().eviction, store.profile().warnings.len()), (Evicts::Never, 0));
+    assert!(!server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).is_error());
+    wait_until_up(&store).await;
+    assert_eq!(store.profile().eviction, Evicts::WhenFull);
+    assert!(store.profile().warnings[0].contains("maxmemory-policy allkeys-lru"), "{:?}", store.profile().warnings);
 }
 
 async fn a_cas(store: &RedisStore) -> Cas {
@@ -445,6 +545,37 @@ async fn keys_with_braces_and_routes_are_apart_and_are_listed_by_their_names() {
     }
     let error = one(&store, put("k", PutMode::Set, "v").routed(Route { with: None, rank: 1 })).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+}
+
+/// Whoever mends it looks on the server, where keys that belong together have another name.
+#[tokio::test]
+async fn a_key_that_stands_elsewhere_on_the_server_is_named_as_it_stands_there() {
+    for version in RedisVersion::ALL {
+        let acl = "user default on nopass ~* &* +@all\nuser joe on >p ~L.* &* +@all\n";
+        let server = RedisServer::start(version, &RedisOptions::new().acl(acl, "default", ""));
+        server.command(&["RPUSH", "{L.q.0}L.q.c1", "a"]);
+        server.command(&["SET", "{L.q.0}L.q.c2", "theirs"]);
+        let with = |op: Op| op.routed(Route { with: Some(key("L.q.0")), rank: 0 });
+        let (all, joe) = (open(&server.url()).await, open(&format!("redis://joe:p@{}", server.addr())).await);
+        for (store, name, kind) in [
+            (&joe, "L.q.c1", ErrorKind::Config),
+            (&all, "L.q.c1", ErrorKind::LayoutMismatch),
+            (&all, "L.q.c2", ErrorKind::LayoutMismatch),
+        ] {
+            for op in [Op::get(key(name), Want::VALUE), put(name, PutMode::Set, "v")] {
+                let error = one(store, with(op)).await.unwrap_err();
+                let said = error.to_string();
+                assert_eq!((error.kind(), error.known_effect()), (kind, Effect::NotApplied), "{said}");
+                for part in [format!("on the server the key is \"{{L.q.0}}{name}\""), format!("key \"{name}\"")] {
+                    assert!(said.contains(&part), "{part:?} is not in: {said}");
+                }
+            }
+        }
+        // One that stands under its own name is named once.
+        server.command(&["RPUSH", "L.x", "a"]);
+        let said = one(&all, Op::get(key("L.x"), Want::VALUE)).await.unwrap_err().to_string();
+        assert!(!said.contains("on the server the key is"), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use common::{every_op, key, put};
 use larder_core::{
     Ctx, Durability, Effect, Error, ErrorKind, Eviction as Evicts, PutMode, Reply, Store, StoreExt, Ttl,
 };
-use larder_store_redis::{ClusterConfig, RedisClusterStore};
+use larder_store_redis::{ClusterConfig, Config, RedisClusterStore, RedisStore};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion, Value, shared_cluster};
 
 async fn try_open(url: &str) -> Result<RedisClusterStore, Error> {
@@ -86,6 +86,44 @@ async fn what_acl_forbids_is_named_with_the_mend() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_acl_forbids_of_the_cluster_itself_is_named_or_missed_and_said_to_be() {
+    let acl = "user default on >admin ~* &* +@all\n\
+               user nocluster on >p ~* &* +@all -cluster\n\
+               user noinfo on >p ~* &* +@all -info\n\
+               user noasking on >p ~* &* +@all -asking\n";
+    let cluster = RedisCluster::start_with(RedisVersion::Redis7, &RedisOptions::new().acl(acl, "default", "admin"));
+    let said = refused(&url_of(&cluster, "nocluster:p")).await;
+    contains(&said, &["forbids it to this user", "cluster", "ACL SETUSER", "127.0.0.1:"]);
+
+    let store = open(&url_of(&cluster, "noinfo:p")).await;
+    let profile = store.profile();
+    assert_eq!(profile.eviction, Evicts::Unknown);
+    assert!(profile.warnings.iter().any(|warning| warning.contains("INFO is refused")), "{:?}", profile.warnings);
+    assert_eq!(store.put(key("k"), PutMode::Set, "v", Ttl::Never).await.unwrap(), Reply::Stored);
+    // What it is, it tells all the same.
+    let single = format!("redis://noinfo:p@{}", cluster.nodes()[0].addr());
+    let error = RedisStore::connect(Config::from_url(&single).unwrap()).await.unwrap_err();
+    contains(&error.to_string(), &["node of a cluster", "redis-cluster://"]);
+
+    // A slot on its way: what is not at its owner any more is asked for at the one that takes it in.
+    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", "k"]).text();
+    let owner = cluster.primary_of(slot.parse().unwrap());
+    let (from, to) = (&cluster.nodes()[owner], &cluster.nodes()[(owner + 1) % 3]);
+    let id = |node: &RedisServer| node.command(&["CLUSTER", "MYID"]).text();
+    assert_eq!(from.command(&["DEL", "k"]), Value::Int(1));
+    assert_eq!(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]).text(), "OK");
+    assert_eq!(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]).text(), "OK");
+    let store = open(&url_of(&cluster, "noasking:p")).await;
+    let began = Instant::now();
+    let error = store.run_one(Ctx::default(), put("k", PutMode::Add, "v")).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{error}");
+    contains(&error.to_string(), &["takes the command ASKING", "ACL SETUSER", "op add", "key \"k\""]);
+    assert!(began.elapsed() < Duration::from_secs(5), "it went in circles");
+    let may = open(&url_of(&cluster, "noinfo:p")).await;
+    assert_eq!(may.run_one(Ctx::default(), put("k", PutMode::Add, "v")).await.unwrap(), Reply::Stored);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_was_taken_away_and_a_policy_that_evicts_are_named() {
     let options = RedisOptions::new().arg("rename-command APPEND", "");
     let cluster = RedisCluster::start_with(RedisVersion::Valkey, &options);
@@ -104,7 +142,7 @@ async fn a_command_that_was_taken_away_and_a_policy_that_evicts_are_named() {
     assert_eq!(profile.encodings, None, "its primaries do not agree");
     assert_eq!(profile.warnings.len(), 2, "{:?}", profile.warnings);
     contains(&profile.warnings[0], &["maxmemory-policy allkeys-lru", "set maxmemory-policy noeviction"]);
-    contains(&profile.warnings[1], &["hash-max-listpack-entries is 4", "set hash-max-listpack-entries 128"]);
+    contains(&profile.warnings[1], &["hash-max-listpack-entries is 4", "set hash-max-listpack-entries 512"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

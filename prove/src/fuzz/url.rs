@@ -61,6 +61,7 @@ const OPTIONS: &[&str] = &[
     "shards",
     "value_bytes_max",
     "cache_bytes",
+    "create",
     "reserve_bytes",
     "share",
     "sync",

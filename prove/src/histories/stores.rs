@@ -166,7 +166,8 @@ mod tests {
     /// An item that a batch's own filler pushes out, and that the batch makes again, was lost.
     #[test]
     fn an_item_that_is_evicted_and_made_again_by_one_batch_counts_as_lost() {
-        let memory = MemoryStore::builder().shards(4).bytes_max(64 << 10).evict(true).build().expect("limits that hold");
+        let memory =
+            MemoryStore::builder().shards(4).bytes_max(64 << 10).evict(true).build().expect("limits that hold");
         let (memory, caused) = (Arc::new(memory), Arc::new(Caused::default()));
         let thief = Thief::new(memory, fastrand::Rng::with_seed(7), caused.clone(), None, true);
         let key = Key::new("mine").expect("a short key");

@@ -57,7 +57,8 @@ const SUBJECTS: [Subject; 17] = [
 
 /// Drives the structures; the exit code says whether every total was right.
 pub(crate) async fn run(common: &Common, demo: &Demo) -> Result<u8, Failure> {
-    let url = as_commands_do(common.store.clone().filter(|url| !url.is_empty()).unwrap_or_else(|| EMBEDDED.to_owned()));
+    let url = common.store.clone().filter(|url| !url.is_empty()).unwrap_or_else(|| EMBEDDED.to_owned());
+    let url = as_commands_do(url, common.timeout);
     let timeout = common.timeout.unwrap_or(TIMEOUT);
     let workers = workers(&url, demo.workers, timeout).await?;
     let stages = SUBJECTS.map(|subject| Stage::new(subject, &workers, demo, timeout));

@@ -108,6 +108,9 @@ fn advice(advice: &Advice) -> Value {
             ("shard", &[][..], Some((Some(*elements), *shards, *of_a_name)))
         }
         Act::Reshard { shards, .. } => ("reshard", &[][..], Some((None, *shards, *shards))),
+        Act::ReshardDense { per_shard, shards, .. } => {
+            ("reshard", &[][..], Some((Some(u64::from(*per_shard)), *shards, *shards)))
+        }
         Act::Look { .. } => ("look", &[][..], None),
         Act::Remove { .. } => ("remove", &[][..], None),
         _ => ("other", &[][..], None),

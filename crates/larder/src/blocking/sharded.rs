@@ -19,6 +19,8 @@ twin! {
     fn stat(&self) -> ShardedStat = "assert_eq!(it.stat()?.elements, 0);";
     fn reshard(&self, shards: u16) -> () = "it.reshard(100)?;\nassert_eq!(it.stat()?.shards, 100);";
     fn reshard_with(&self, shards: u16, tell: impl FnMut(Progress) + Send) -> () = "it.reshard_with(100, |done| println!(\"{} of {} shards\", done.filled, done.shards))?;";
+    fn reshard_dense(&self, per_shard: u32) -> () = "assert!(it.reshard_dense(100).is_err(), \"they are spread by hash\");";
+    fn reshard_dense_with(&self, per_shard: u32, tell: impl FnMut(Progress) + Send) -> () = "assert!(it.reshard_dense_with(100, |_| ()).is_err(), \"they are spread by hash\");";
 }
 
 twin! {
@@ -34,6 +36,8 @@ twin! {
     fn stat(&self) -> ShardedStat = "assert_eq!(it.stat()?.elements, 0);";
     fn reshard(&self, shards: u16) -> () = "it.reshard(100)?;\nassert_eq!(it.stat()?.shards, 100);";
     fn reshard_with(&self, shards: u16, tell: impl FnMut(Progress) + Send) -> () = "it.reshard_with(100, |done| println!(\"{} of {} shards\", done.filled, done.shards))?;";
+    fn reshard_dense(&self, per_shard: u32) -> () = "assert!(it.reshard_dense(100).is_err(), \"they are spread by hash\");";
+    fn reshard_dense_with(&self, per_shard: u32, tell: impl FnMut(Progress) + Send) -> () = "assert!(it.reshard_dense_with(100, |_| ()).is_err(), \"they are spread by hash\");";
 }
 
 twin! {
@@ -52,4 +56,6 @@ twin! {
     fn stat(&self) -> ShardedStat = "assert_eq!(it.stat()?.elements, 0);";
     fn reshard(&self, shards: u16) -> () = "it.reshard(100)?;\nassert_eq!(it.stat()?.shards, 100);";
     fn reshard_with(&self, shards: u16, tell: impl FnMut(Progress) + Send) -> () = "it.reshard_with(100, |done| println!(\"{} of {} shards\", done.filled, done.shards))?;";
+    fn reshard_dense(&self, per_shard: u32) -> () = "assert!(it.reshard_dense(100).is_err(), \"they are spread by hash\");";
+    fn reshard_dense_with(&self, per_shard: u32, tell: impl FnMut(Progress) + Send) -> () = "assert!(it.reshard_dense_with(100, |_| ()).is_err(), \"they are spread by hash\");";
 }

@@ -193,8 +193,9 @@ impl Engine for DurableEngine {
     }
 
     fn figures(&self) -> Figures {
-        let bytes = self.direct.store().stats().map_or(0, |stats| stats.disk_bytes);
-        Figures { items: self.direct.items_about(), bytes, ..Figures::default() }
+        let store = self.direct.store();
+        let bytes = store.stats().map_or(0, |stats| stats.disk_bytes);
+        Figures { items: self.direct.items_about(), bytes, torn_bytes: store.torn_bytes(), ..Figures::default() }
     }
 
     fn set_bytes_max(&self, _bytes: usize) -> bool {

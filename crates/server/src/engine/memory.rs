@@ -64,7 +64,13 @@ impl Engine for MemoryEngine {
 
     fn figures(&self) -> Figures {
         let stats = self.store.stats();
-        Figures { items: stats.items as u64, bytes: stats.bytes as u64, evicted: stats.evicted, expired: stats.expired }
+        Figures {
+            items: stats.items as u64,
+            bytes: stats.bytes as u64,
+            evicted: stats.evicted,
+            expired: stats.expired,
+            torn_bytes: 0,
+        }
     }
 
     fn set_bytes_max(&self, bytes: usize) -> bool {

@@ -148,6 +148,8 @@ pub struct Figures {
     pub evicted: u64,
     /// Items that were removed after they had expired.
     pub expired: u64,
+    /// Bytes of a write that a crash had cut short, cut off when the store was opened; or of damage in what was not known to be on disk.
+    pub torn_bytes: u64,
 }
 
 /// What a store promises, for `stats settings`.

@@ -90,7 +90,8 @@ impl Session {
         stat(out, "curr_items", figures.items);
         stat(out, "evictions", env.counters.evicted_since_reset(&figures));
         stat(out, "reclaimed", env.counters.expired_since_reset(&figures));
-        // Ours: of the whole process.
+        // Ours: what was cut off when the store was opened, and of the whole process.
+        stat(out, "torn_bytes", figures.torn_bytes);
         stat(out, "resident_bytes", crate::process::resident_bytes());
         write::line(out, "END");
     }

@@ -17,6 +17,10 @@ pub(crate) struct Says {
     /// Slots from and to, and the port of their primary.
     pub(crate) slots: Vec<(u16, u16, u16)>,
     pub(crate) epoch: u64,
+    /// How commands begin, and the answers to them one after the other, of which the last stays.
+    answers: Vec<(&'static str, Vec<String>)>,
+    /// Commands that were answered so.
+    heard: Vec<String>,
 }
 
 /// A node; it ends when it is dropped.
@@ -48,7 +52,22 @@ impl Fake {
     /// What it says from now on.
     pub(crate) fn says(&self, epoch: u64, slots: &[(u16, u16, &Fake)]) {
         let slots = slots.iter().map(|(first, last, owner)| (*first, *last, owner.port)).collect();
-        *self.says.lock() = Says { slots, epoch };
+        let mut says = self.says.lock();
+        (says.slots, says.epoch) = (slots, epoch);
+    }
+
+    /// What it answers to commands that begin so, one after the other, and then the last for good: lines of the protocol, without their ends.
+    pub(crate) fn answers(&self, command: &'static str, answers: &[&str]) {
+        // The next one is taken off the end.
+        let answers = answers.iter().rev().map(|answer| format!("{answer}\r\n")).collect();
+        let mut says = self.says.lock();
+        says.answers.retain(|(known, _)| *known != command);
+        says.answers.push((command, answers));
+    }
+
+    /// The commands that it was told to answer, as they came.
+    pub(crate) fn heard(&self) -> Vec<String> {
+        self.says.lock().heard.clone()
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -70,7 +89,7 @@ pub(crate) fn config(seeds: &[&Fake]) -> ClusterConfig {
 async fn serve(stream: TcpStream, says: Arc<Mutex<Says>>) {
     let mut stream = BufReader::new(stream);
     while let Some(command) = command(&mut stream).await {
-        let answer = answer(&command, &says.lock());
+        let answer = answer(&command, &mut says.lock());
         if stream.write_all(answer.as_bytes()).await.is_err() {
             return;
         }
@@ -97,7 +116,11 @@ async fn number(stream: &mut BufReader<TcpStream>) -> Option<usize> {
     line.get(1..)?.trim_end().parse().ok()
 }
 
-fn answer(command: &str, says: &Says) -> String {
+fn answer(command: &str, says: &mut Says) -> String {
+    if let Some((_, answers)) = says.answers.iter_mut().find(|(known, _)| command.starts_with(known)) {
+        says.heard.push(command.to_owned());
+        return if answers.len() > 1 { answers.pop().unwrap() } else { answers[0].clone() };
+    }
     let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
     match command {
         "CLUSTER INFO" => bulk(&format!("cluster_state:ok\r\ncluster_current_epoch:{}\r\n", says.epoch)),

@@ -11,6 +11,8 @@ pub mod fuzz;
 mod map;
 mod nodes;
 mod parts;
+#[cfg(test)]
+mod parts_tests;
 mod slot;
 mod told;
 mod watch;

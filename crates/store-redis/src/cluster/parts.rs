@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::map::Place;
 use super::nodes::{Member, Nodes, Topology};
 use super::slot::{SLOTS, Slot};
-use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, reads_back, refused_to};
+use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, placed, reads_back, refused_to};
 use crate::counters::count;
 use crate::handshake::load;
 use crate::link::{Fault, Lines, Values};
@@ -266,7 +266,7 @@ impl<'a> Run<'a> {
     fn told(&mut self, index: usize, member: &Member, value: Value) {
         let pending = &mut self.pending[index];
         pending.refusal = None;
-        let outcome = decode(value, &pending.command);
+        let outcome = decode(value, &pending.command, &self.batch[pending.at]);
         outcome.put(pending.at, self.batch, &mut self.replies, |error| error.store(member.node.name()));
     }
 
@@ -274,7 +274,12 @@ impl<'a> Run<'a> {
     fn refused(&mut self, index: usize, member: &Arc<Member>, error: &ServerError) {
         let (code, words) = (error.code(), error.details().unwrap_or_default());
         let pending = &self.pending[index];
-        let named = refused_to(error, &pending.command).op(&self.batch[pending.at]).store(member.node.name());
+        let op = &self.batch[pending.at];
+        let mut named = placed(refused_to(error, &pending.command), op);
+        if pending.redirected.as_ref().is_some_and(|(_, asking)| *asking == Asking::Yes) {
+            named = of_asking(named, error);
+        }
+        let named = named.op(op).store(member.node.name());
         match code {
             "MOVED" | "ASK" => {
                 count(&self.nodes.counters.redirections, 1);
@@ -420,7 +425,7 @@ fn is_no_script(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if Refusal::is_no_script(error))
 }
 
-/// The answers to a part, without those to `ASKING`.
+/// The answers to a part, without those to `ASKING`, but for one that was refused.
 fn without_asking(values: Values, part: &Part) -> Values {
     if part.asking.iter().all(|&asking| asking == Asking::No) {
         return values;
@@ -428,10 +433,29 @@ fn without_asking(values: Values, part: &Part) -> Values {
     let mut values = values.into_iter();
     let mut answers = Values::with_capacity(part.ops.len());
     for &asking in &part.asking {
-        if asking == Asking::Yes {
-            values.next();
-        }
-        answers.extend(values.next());
+        let asked = if asking == Asking::Yes { values.next() } else { None };
+        let answer = values.next();
+        answers.extend(match asked {
+            // Sent on because it did not ask: why it could not is what is to be mended.
+            Some(Value::ServerError(refusal)) if answer.as_ref().is_some_and(is_moved) => {
+                Some(Value::ServerError(refusal))
+            }
+            _ => answer,
+        });
     }
     answers
+}
+
+fn is_moved(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "MOVED")
+}
+
+/// Names the command that was refused, where it was not the op's own.
+fn of_asking(error: Error, refusal: &ServerError) -> Error {
+    if !refusal.details().is_some_and(|words| words.to_ascii_lowercase().contains("asking")) {
+        return error;
+    }
+    let detail =
+        format!("the slot of this key is moving, and to follow it takes the command ASKING: {}", error.detail());
+    Error::new(error.kind(), detail).effect(error.known_effect())
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Effect, Error, ErrorKind, Item, Remaining, Reply, Result, Want};
+use larder_core::{Effect, Error, ErrorKind, Item, Op, Remaining, Reply, Result, Want};
 use redis::Value;
 
 use super::refusal::Refusal;
-use super::{Command, Expect, Outcome, refused_to};
+use super::{Command, Expect, Outcome, placed, refused_to};
 use crate::layout::{self, Header};
 
 /// What a script answers where the value there is not an item.
@@ -18,8 +18,17 @@ const NO_NUMBER: i64 = -3;
 /// What a conditional write answers where another item is there.
 const ANOTHER: i64 = -1;
 
-/// The outcome that a reply tells. Errors name neither op nor key: the caller does.
-pub(crate) fn decode(value: Value, command: &Command) -> Outcome {
+/// The outcome that a reply to an op tells. Errors do not name the op: the caller does.
+pub(crate) fn decode(value: Value, command: &Command, op: &Op) -> Outcome {
+    let Outcome { first, read } = decoded(value, command);
+    Outcome {
+        first: first.map_err(|error| placed(error, op)),
+        read: read.map(|read| read.map_err(|error| placed(error, op))),
+    }
+}
+
+/// The same, where an error says nothing of a key.
+pub(super) fn decoded(value: Value, command: &Command) -> Outcome {
     match (&command.read_back, value) {
         (Some(read_back), Value::Int(1)) => {
             Outcome { first: Ok(Reply::Stored), read: Some(Ok(read_back.stored.clone())) }

@@ -119,7 +119,7 @@ impl Ask {
 
     /// What a reply tells: one outcome, or two where a read is answered, too.
     pub fn hear(&self, reply: Value) -> Vec<Result<Reply>> {
-        let outcome = super::decode(reply, &self.command);
+        let outcome = super::decode::decoded(reply, &self.command);
         std::iter::once(outcome.first).chain(outcome.read).collect()
     }
 

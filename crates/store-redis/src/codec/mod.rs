@@ -8,7 +8,7 @@ mod native;
 mod refusal;
 
 use larder_core::native::Families;
-use larder_core::{Effect, Error, Op, Reply, Result, Want};
+use larder_core::{Effect, Error, ErrorKind, Op, Reply, Result, Want};
 
 pub(crate) use decode::decode;
 pub(crate) use encode::{Encoded, Limits, TTL_MAX, encode, reads_back};
@@ -16,6 +16,7 @@ use redis::ServerError;
 use refusal::{Asked, half_done, refused_as};
 pub(crate) use refusal::{Refusal, refused};
 
+use crate::place::physical;
 use crate::scripts::Script;
 
 /// A command on one key.
@@ -98,6 +99,17 @@ pub(crate) enum Expect {
     Range,
     /// What a native command answers, and the family of its op.
     Native(native::Shape, Families),
+}
+
+/// Names the key as the server has it, where that is another than the op's and the mend is at the server.
+pub(crate) fn placed(error: Error, op: &Op) -> Error {
+    let key = physical(op);
+    if !matches!(error.kind(), ErrorKind::Config | ErrorKind::LayoutMismatch) || key == op.key.as_bytes() {
+        return error;
+    }
+    // Whole: what is left out in the middle of it nobody could look for.
+    let detail = format!("{}; on the server the key is \"{}\"", error.detail(), key.escape_ascii());
+    Error::new(error.kind(), detail).effect(error.known_effect())
 }
 
 /// What a server says no with to a command.

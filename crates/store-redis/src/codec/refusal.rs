@@ -27,6 +27,11 @@ impl Refusal {
     pub(crate) fn is_no_script(error: &ServerError) -> bool {
         error.code() == "NOSCRIPT"
     }
+
+    /// True if the server is a replica. A script of an old server wraps what its command answered.
+    pub(crate) fn is_read_only(error: &ServerError) -> bool {
+        error.code() == "READONLY" || error.details().is_some_and(|words| words.contains("-READONLY "))
+    }
 }
 
 /// What was asked of a server, as far as its refusal does not tell.
@@ -99,14 +104,14 @@ pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
         let mend = "it was renamed or taken away (rename-command): give it back";
         return told(ErrorKind::Config, format!("the server does not know the command: {said}; {mend}"));
     }
+    if Refusal::is_read_only(error) {
+        let detail = format!("the server has become a replica, which refuses writes; connect to its primary ({said})");
+        return told(ErrorKind::Unavailable, detail);
+    }
     match code {
         "NOAUTH" | "WRONGPASS" => told(
             ErrorKind::Config,
             format!("the server wants a password: {said}; put it in the URL, redis://user:password@host"),
-        ),
-        "READONLY" => told(
-            ErrorKind::Unavailable,
-            format!("the server has become a replica, which refuses writes; connect to its primary ({said})"),
         ),
         "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => told(
             ErrorKind::Unavailable,

@@ -104,7 +104,7 @@ impl EventLog {
                 return Err(match done {
                     0 => error,
                     _ => {
-                        let detail = format!("{done} of {all} events were put, then: {}", error.detail());
+                        let detail = format!("{done} of {all} events were put, then: {error}");
                         Error::new(error.kind(), detail).effect(Effect::Unknown).source(error)
                     }
                 });

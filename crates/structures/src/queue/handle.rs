@@ -311,7 +311,7 @@ impl Doubt {
 
 /// An error after a part of the items was pushed.
 fn midway(error: &Error, done: usize, total: usize) -> Error {
-    let detail = format!("the first {done} of {total} items were pushed, then: {}", error.detail());
+    let detail = format!("the first {done} of {total} items were pushed, then: {error}");
     Error::new(error.kind(), detail).effect(Effect::Unknown).source(error.clone())
 }
 

@@ -298,7 +298,8 @@ impl RecordsOptions {
             return mismatch(format!("{name} packs its records in a way this release does not know"));
         };
         if let Some(schema) = self.schema.as_ref().filter(|schema| **schema != params.schema) {
-            return mismatch(format!("{name} holds records of {}, not of {schema}", params.schema));
+            let difference = params.schema.difference(schema);
+            return mismatch(format!("{name} holds records of {}, not of {schema}: {difference}", params.schema));
         }
         let per_shard = self.shard_bytes.map(|bytes| layout::per_shard(bytes, params.schema.bits()));
         if let Some(asked) = per_shard.filter(|asked| *asked != params.per_shard) {

@@ -38,3 +38,28 @@ async fn a_manifest_says_what_records_have_how_many_are_in_a_shard_and_how_they_
     assert!(bytes <= 1_000 && bytes * 8 >= records * schema().bits(), "{records} in {bytes}");
     assert_eq!(describe(&Manifest { params: "of another release".into(), ..made }), None);
 }
+
+/// What is printed of a schema has the ends of a long list of labels alone.
+#[tokio::test]
+async fn the_first_field_and_label_that_differ_are_named() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let labels = |fifth: &str, count: usize| {
+        let mut labels: Vec<String> = (0..count).map(|at| format!("L{at}")).collect();
+        labels[4] = fifth.to_owned();
+        FieldKind::Choice(labels)
+    };
+    let schema = |kind: FieldKind| Schema::new().bit("paid").field("place", kind).build().unwrap();
+    let open = |schema: Schema| PackedRecords::options().schema(schema).open_or_create(&store, "users");
+    open(schema(labels("L4", 9))).await.unwrap();
+    for (other, said) in [
+        (schema(labels("X", 9)), "label 5 of field place is L4, not X"),
+        (schema(labels("L4", 10)), "label 10 of field place is none, not L9"),
+        (schema(FieldKind::Bit), "field 2 is place:L0|…|L8 (9 labels), not place:bit"),
+        (Schema::new().bit("paid").build().unwrap(), "field 2 is place:L0|…|L8 (9 labels), not no more fields"),
+        (Schema::new().bit("new").build().unwrap(), "field 1 is paid:bit, not new:bit"),
+    ] {
+        let error = open(other).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}

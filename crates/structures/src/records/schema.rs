@@ -328,6 +328,27 @@ impl Schema {
     }
 
     /// What the manifest keeps.
+    /// The first thing that another schema has otherwise: what is printed of two may be the same, since long lists of labels are cut short.
+    pub(crate) fn difference(&self, other: &Schema) -> String {
+        let none = || "no more fields".to_owned();
+        let at = self.fields.iter().zip(&other.fields).take_while(|(mine, theirs)| mine == theirs).count();
+        let (mine, theirs) = match (self.fields.get(at), other.fields.get(at)) {
+            (Some(mine), Some(theirs)) => (mine, theirs),
+            (mine, theirs) => {
+                let [mine, theirs] = [mine, theirs].map(|field| field.map_or_else(none, ToString::to_string));
+                return format!("field {} is {mine}, not {theirs}", at + 1);
+            }
+        };
+        match (&mine.kind, &theirs.kind) {
+            (FieldKind::Choice(labels), FieldKind::Choice(others)) if mine.name == theirs.name => {
+                let at = labels.iter().zip(others).take_while(|(label, other)| label == other).count();
+                let [label, other] = [labels, others].map(|labels| labels.get(at).map_or("none", String::as_str));
+                format!("label {} of field {} is {label}, not {other}", at + 1, mine.name)
+            }
+            _ => format!("field {} is {mine}, not {theirs}", at + 1),
+        }
+    }
+
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(self.fields.len() as u8);

@@ -321,6 +321,25 @@ impl Core {
         }
     }
 
+    /// # Errors
+    /// As [`place`](Core::place).
+    pub(super) fn takes(&self, name: &[u8]) -> Result<()> {
+        self.expect_length(name)?;
+        self.place(&self.plan().map, &Bytes::copy_from_slice(name)).map(|_| ())
+    }
+
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a member that is too long for the ends of a sorted set.
+    pub(super) fn expect_length(&self, member: &[u8]) -> Result<()> {
+        match self.params.limits.map(|limits| usize::from(limits.member_bytes_max)) {
+            Some(max) if member.len() > max => {
+                let detail = format!("a member has {} bytes; the limit of {} is {max}", member.len(), self.what());
+                Err(Error::new(ErrorKind::BadInput, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What the map in force says of dense numbers, in words; `None` where elements are spread by hash.
     pub(super) fn range(&self) -> Option<[(&'static str, String); 2]> {
         let map = self.plan().map;

@@ -3,6 +3,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::sharded::layout::LAYOUT;
+use crate::sharded::reshard::Aim;
 use crate::sharded::write::Change;
 
 fn hash() -> Core {
@@ -142,7 +143,7 @@ async fn a_look_that_finds_that_the_map_went_back_is_told_once_by_its_call() {
         let settings = crate::sharded::make::Settings { shards: Some(1), ..Default::default() };
         let set = settings.open(&store, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
         let first = set.plan();
-        set.reshard(2, &mut |_| {}).await.unwrap();
+        set.reshard(Aim::Shards(2), &mut |_| {}).await.unwrap();
         let put = Op::put(set.map_key.clone(), PutMode::Set, first.encode(), Ttl::Never);
         store.run_one(Ctx::default(), put).await.unwrap();
         set.next_look_ms.store(0, Ordering::Relaxed);
@@ -175,7 +176,7 @@ async fn gone_back() -> (Core, Plan, Arc<Gated>) {
     let settings = crate::sharded::make::Settings { shards: Some(1), ..Default::default() };
     let set = settings.open(&shared, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
     let first = set.plan();
-    set.reshard(2, &mut |_| {}).await.unwrap();
+    set.reshard(Aim::Shards(2), &mut |_| {}).await.unwrap();
     let put = Op::put(set.map_key.clone(), PutMode::Set, first.encode(), Ttl::Never);
     store.0.run_one(Ctx::default(), put).await.unwrap();
     set.next_look_ms.store(0, Ordering::Relaxed);

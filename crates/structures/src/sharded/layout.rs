@@ -33,6 +33,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use larder_core::native::{Collection, Score};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::SHARDS_MAX;
+
 /// The version of the layout, as the manifest has it.
 pub(super) const LAYOUT: u8 = 1;
 const VERSION: u8 = 1;
@@ -130,6 +132,11 @@ impl Map {
     /// How many dense ids it takes.
     pub(super) fn capacity(&self) -> u64 {
         u64::from(self.shards) * u64::from(self.per_shard)
+    }
+
+    /// The least dense ids a shard with which the most shards take as many.
+    pub(super) fn per_shard_min(&self) -> u64 {
+        self.capacity().div_ceil(u64::from(SHARDS_MAX)).max(1)
     }
 
     /// The shards of `other` that hold what belongs to this one's `shard`, in their order; none where `other` ends before it.

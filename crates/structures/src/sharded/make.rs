@@ -14,7 +14,7 @@ use super::keeper::{ENDS, now_us};
 use super::layout::{
     HEADER_BYTES, Kept, LAYOUT, LIVE, Limits, Map, Mark, Params, Phase, Plan, SEALED, Shard, UNFILLED,
 };
-use super::{FILL, FILL_MIN, SHARDS_MAX, SHARDS_MIN};
+use super::{FILL, FILL_MAX, FILL_MIN, SHARDS_MAX, SHARDS_MIN};
 use crate::ids::random_id;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
@@ -32,6 +32,8 @@ const MEMBER_BYTES_MIN: usize = 64;
 /// The least that an item must take.
 const VALUE_BYTES_MIN: usize = 1_024;
 const OPS_A_BATCH: usize = 1_024;
+/// What is left to an element of a shard that is an item and holds more than is usual.
+const ELEMENT_BYTES: u64 = 1_024;
 
 /// What options say.
 #[derive(Clone, Debug)]
@@ -97,16 +99,31 @@ impl Settings {
         }
         let shards = match (self.shards, self.expected) {
             (Some(shards), _) => u64::from(shards),
-            (None, Some(expected)) => {
-                let fill = self.dense.map_or_else(|| fill(profile, kind), u64::from);
-                expected.div_ceil(fill).max(1)
-            }
+            (None, Some(expected)) => self.shards_expected(profile, kind, expected)?,
             (None, None) => u64::from(SHARDS_MIN),
         };
         match u16::try_from(shards) {
             Ok(shards) if shards > 0 => Ok(shards),
             _ => bad(format!("a {} takes 1 to {SHARDS_MAX} shards, not {shards}", kind.as_str())),
         }
+    }
+
+    /// Shards for so many elements: made for some 64 each, for more where they would be too many.
+    fn shards_expected(&self, profile: &Profile, kind: Kind, expected: u64) -> Result<u64> {
+        let (fill, fill_max) = match self.dense {
+            Some(per_shard) => (u64::from(per_shard), u64::from(per_shard)),
+            None => fill(profile, kind),
+        };
+        let most = u64::from(SHARDS_MAX);
+        if expected > most * fill_max {
+            let detail = format!(
+                "a {} of {expected} elements takes more than {SHARDS_MAX} shards of {fill_max}; it can be made for {} at the most, and with {SHARDS_MAX} shards for any number, though not so small ones",
+                kind.as_str(),
+                most * fill_max
+            );
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        Ok(expected.div_ceil(fill).clamp(1, most))
     }
 
     /// What the ends take: so many members, each so long, that both always fit into an item.
@@ -171,9 +188,11 @@ impl Settings {
     }
 }
 
-/// How many elements a shard is made for: half of what the server keeps packed, so that chance keeps it within, and no more than operations stay quick with.
-fn fill(profile: &Profile, kind: Kind) -> u64 {
-    let limits = profile.encodings.filter(|_| is_native(profile, kind)).unwrap_or_default();
+/// How many elements a shard is made for, and at the most where shards would be too many: half of what the server keeps packed, so that chance keeps it within, and where that will do no more
+/// than operations stay quick with.
+fn fill(profile: &Profile, kind: Kind) -> (u64, u64) {
+    let is_native = is_native(profile, kind);
+    let limits = profile.encodings.filter(|_| is_native).unwrap_or_default();
     let packed_max = match collection(kind) {
         Collection::Hash => limits.hash_entries_max,
         // Before Redis 7.2 sets are packed of whole numbers only.
@@ -182,7 +201,12 @@ fn fill(profile: &Profile, kind: Kind) -> u64 {
         Collection::Sorted => limits.sorted_set_entries_max,
     };
     // A limit of 0 packs nothing, whatever the size.
-    if packed_max == 0 { FILL } else { (packed_max / 2).clamp(FILL_MIN, FILL) }
+    if packed_max == 0 {
+        let most = if is_native { FILL_MAX } else { profile.value_bytes_max(Key::BYTES_MAX) as u64 / ELEMENT_BYTES };
+        return (FILL, most.clamp(FILL, FILL_MAX));
+    }
+    let half = (packed_max / 2).max(FILL_MIN);
+    (half.min(FILL), half.min(FILL_MAX))
 }
 
 /// True where its shards are native collections.
@@ -322,6 +346,41 @@ mod tests {
         for kind in [Kind::ShardedHash, Kind::ShardedSet] {
             assert_eq!(shards(&Profile::unlimited("items"), kind), 10, "64 a shard");
         }
+    }
+
+    #[test]
+    fn for_many_elements_shards_are_made_larger_and_the_most_is_named() {
+        let set = |expected: u64| Settings { expected: Some(expected), ..Settings::default() };
+        let most = u64::from(SHARDS_MAX);
+        let small = Profile { item_bytes_max: 200 * 1_024 + Key::BYTES_MAX, ..Profile::unlimited("small items") };
+        for (profile, kind, each) in [
+            // Half of what is packed, and no less than 64.
+            (server(50), Kind::ShardedHash, 30),
+            (server(400), Kind::ShardedSet, 200),
+            (server(100_000), Kind::ShardedSet, 1_024),
+            (Profile { encodings: None, ..server(0) }, Kind::ShardedSet, 1_024),
+            (small.clone(), Kind::ShardedSet, 200),
+            (small, Kind::ShardedSortedSet, 200),
+            (Profile::unlimited("items"), Kind::ShardedHash, 1_024),
+        ] {
+            let what = format!("{} of {kind:?}", profile.store);
+            let usual = each.min(64) * most;
+            assert_eq!(set(usual - usual / most).shards_to_make(&profile, kind).unwrap(), SHARDS_MAX - 1, "{what}");
+            for expected in [usual, usual + 1, each * most] {
+                let made = set(expected.min(each * most)).shards_to_make(&profile, kind).unwrap();
+                assert_eq!(made, SHARDS_MAX, "{what}: {expected}");
+            }
+            let error = set(each * most + 1).shards_to_make(&profile, kind).unwrap_err();
+            let names = format!("it can be made for {} at the most", each * most);
+            assert!(error.kind() == ErrorKind::BadInput && error.to_string().contains(&names), "{what}: {error}");
+            let told = Settings { shards: Some(SHARDS_MAX), ..set(each * most + 1) };
+            assert_eq!(told.shards_to_make(&profile, kind).unwrap(), SHARDS_MAX, "{what}: as many as were asked for");
+        }
+        let dense = |expected: u64| Settings { dense: Some(500), ..set(expected) };
+        let made = |settings: Settings| settings.shards_to_make(&server(50), Kind::ShardedSet);
+        assert_eq!(made(dense(500 * most)).unwrap(), SHARDS_MAX);
+        let error = made(dense(500 * most + 1)).unwrap_err().to_string();
+        assert!(error.contains("it can be made for 32767500 at the most"), "{error}");
     }
 
     #[test]

@@ -77,11 +77,13 @@
 //! One more for each further 1,024 shards that one call touches (256 of a read where shards are items).
 //!
 //! # Memory and limits
-//! Servers pack a hash of up to 128 fields of 64 bytes (`hash-max-listpack-entries`), a set of up to 512 integers, and from Redis 7.2 a set of up to 128 others.
+//! Servers pack a hash of up to 512 fields, each and its value of up to 64 bytes (`hash-max-listpack-entries`, `-value`), a set of up to 512 integers, and from Redis 7.2 a set of up to
+//! 128 others.
 //! A shard takes one more entry, for its mark. [`stat`](ShardedHash::stat) says how a shard is really kept, and when the server's limits have it unpacked.
 //! There are at most 65,535 shards. A name has at most 65,535 bytes; a value, and where shards are items a whole shard, what an item of the store takes.
 
 mod core;
+mod dense;
 mod ends;
 mod fill;
 mod filler;
@@ -108,6 +110,7 @@ use std::time::Duration;
 use larder_core::{Result, StoreRef};
 
 pub use self::core::NAME_BYTES_MAX;
+pub use self::dense::{Dense, dense};
 pub use self::hash::ShardedHash;
 use self::make::Settings;
 pub(crate) use self::make::{are_native, describe, pieces};
@@ -122,8 +125,10 @@ use crate::timeout;
 pub const SHARDS_MAX: u16 = u16::MAX;
 /// How many there are where nothing was said.
 const SHARDS_MIN: u16 = 64;
-/// How many elements a shard is made for at the most: those of a hash that is spread by chance stay under 128.
+/// How many elements a shard is made for where no more are needed: operations walk through a shard, and those that are spread by chance stay under 128.
 const FILL: u64 = 64;
+/// And at the most, where shards would be too many.
+const FILL_MAX: u64 = 1_024;
 /// Made for fewer, a shard's key would take more than its elements.
 const FILL_MIN: u64 = 8;
 
@@ -178,6 +183,10 @@ impl<T: Sealed> ShardedOptions<T> {
     }
 
     /// For how many elements it is made: a shard for every 64, or for every half of what the server keeps packed if that is less. 4,096 if nothing is said; more may come, and [`reshard`](ShardedHash::reshard) makes room for them.
+    ///
+    /// Where that takes more than [`SHARDS_MAX`] shards (4,194,240 elements), shards are made for more: up to half of what the server keeps packed (16,776,960 elements of a hash by the settings of
+    /// today's servers; of a set, whose members need not be numbers, still 4,194,240); where shards are items, for as many elements as an item takes KiB, 1,024 at the most. For yet more it is
+    /// refused, with the most that it can be made for; [`shards`](ShardedOptions::shards) makes it all the same.
     ///
     /// ```
     /// # use larder_structures::{ShardedHash, ShardedSortedSet};
@@ -258,7 +267,8 @@ mod numbered {
 
 impl<T: Sealed + numbered::Numbered> ShardedOptions<T> {
     /// Fields, or members, are whole numbers from 0 that come close together, such as ids, and a shard holds so many of them, one after the other: they take less room, and the numbers that one
-    /// call is about stand in few shards. There are as many as the shards take: more are refused until it is resharded. Fixed when it is made.
+    /// call is about stand in few shards. There are as many as the shards take: more are refused until it is resharded. That they are numbers is fixed when it is made; how many stand in a
+    /// shard [`reshard_dense`](ShardedHash::reshard_dense) changes.
     ///
     /// ```
     /// # use larder_structures::{ShardedHash, ShardedSortedSet};
@@ -351,6 +361,23 @@ macro_rules! common {
                 self.0.plan().map.shards
             }
 
+            /// Whether an element may have this name: how long it is, and where numbers are dense, whether it is one of the range that this handle knows. **Round trips: 0.**
+            ///
+            /// # Errors
+            /// [`BadInput`](larder_core::ErrorKind::BadInput), as whoever writes it is told.
+            ///
+            /// ```
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+            /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+            #[doc = concat!("use larder_structures::", stringify!($Type), ";")]
+            #[doc = concat!("let ids = ", stringify!($Type), "::options().dense(100).shards(3).open_or_create(&store, \"ids\").await?;")]
+            /// assert!(ids.takes("299").is_ok() && ids.takes("300").is_err() && ids.takes("x").is_err());
+            /// # Ok(()) }
+            /// ```
+            pub fn takes(&self, name: impl AsRef<[u8]>) -> larder_core::Result<()> {
+                self.0.takes(name.as_ref())
+            }
+
             /// The range of its numbers where they are dense, in words.
             pub(crate) fn range(&self) -> Option<[(&'static str, String); 2]> {
                 self.0.range()
@@ -364,7 +391,8 @@ macro_rules! common {
                 self.0.stat().await
             }
 
-            /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first.
+            /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first. Of dense numbers
+            /// more shards make room for more of them, and hold as many each as before: [`reshard_dense`](Self::reshard_dense) makes those smaller.
             #[doc = concat!("\n```\n", $example, "\n```\n")]
             /// **Round trips:** natively 3 for every 32 shards, else 5, and 1 for every 32 old ones that are brought together; and some 6. Others wait for none of them.
             ///
@@ -374,7 +402,7 @@ macro_rules! common {
             /// stands in the old ones, which go on as they are; [`RolledBack`](larder_core::ErrorKind::RolledBack), once, where the store went back since this handle read the map;
             /// those of the store. Whatever it is, nothing is lost by it: reshard again.
             pub async fn reshard(&self, shards: u16) -> larder_core::Result<()> {
-                self.0.reshard(shards, &mut |_| ()).await
+                self.0.reshard(super::reshard::Aim::Shards(shards), &mut |_| ()).await
             }
 
             /// The same, telling now and then how far it is.
@@ -386,7 +414,39 @@ macro_rules! common {
                 shards: u16,
                 mut tell: impl FnMut(super::Progress) + Send,
             ) -> larder_core::Result<()> {
-                self.0.reshard(shards, &mut tell).await
+                self.0.reshard(super::reshard::Aim::Shards(shards), &mut tell).await
+            }
+
+            /// Makes shards of dense numbers another size, while others read and write: so many numbers each, and as many shards as hold the numbers that there is room for now. So shards that
+            /// grew too large for what the server packs become small again. Round trips: as [`reshard`](Self::reshard).
+            ///
+            /// # Errors
+            /// As [`reshard`](Self::reshard); [`BadInput`](larder_core::ErrorKind::BadInput) for 0, for so few that it takes more than [`SHARDS_MAX`](super::SHARDS_MAX) shards, and where elements
+            /// are spread by hash.
+            ///
+            /// ```
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+            /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+            #[doc = concat!("use larder_structures::", stringify!($Type), ";")]
+            #[doc = concat!("let ids = ", stringify!($Type), "::options().dense(1_000).shards(3).open_or_create(&store, \"ids\").await?;")]
+            /// ids.reshard_dense(100).await?;
+            /// assert_eq!(ids.shards(), 30);
+            /// # Ok(()) }
+            /// ```
+            pub async fn reshard_dense(&self, per_shard: u32) -> larder_core::Result<()> {
+                self.0.reshard(super::reshard::Aim::PerShard(per_shard), &mut |_| ()).await
+            }
+
+            /// The same, telling now and then how far it is.
+            ///
+            /// # Errors
+            /// As [`reshard_dense`](Self::reshard_dense).
+            pub async fn reshard_dense_with(
+                &self,
+                per_shard: u32,
+                mut tell: impl FnMut(super::Progress) + Send,
+            ) -> larder_core::Result<()> {
+                self.0.reshard(super::reshard::Aim::PerShard(per_shard), &mut tell).await
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Making shards another number, while readers and writers go on.
+//! Making shards another number, or of another size, while readers and writers go on.
 //!
 //! | step | what a crash after it leaves |
 //! |---|---|
@@ -47,15 +47,30 @@ pub struct Progress {
     pub shards: u32,
 }
 
+/// What shards are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// So many; of dense numbers each holds as many as before, or more where they would not be enough.
+    Shards(u16),
+    /// Of so many dense numbers each; as many shards as hold the numbers that there is room for.
+    PerShard(u32),
+}
+
+impl Aim {
+    fn is_met(self, map: &Map) -> bool {
+        match self {
+            Aim::Shards(shards) => map.shards == shards,
+            Aim::PerShard(per_shard) => map.per_shard == per_shard,
+        }
+    }
+}
+
 impl Core {
-    /// Makes the shards `shards`, after finishing what another one began.
-    pub(super) async fn reshard(&self, shards: u16, tell: &mut (dyn FnMut(Progress) + Send)) -> Result<()> {
+    /// Makes the shards what they are to be, after finishing what another one began.
+    pub(super) async fn reshard(&self, aim: Aim, tell: &mut (dyn FnMut(Progress) + Send)) -> Result<()> {
         self.check()?;
         runtime::current("resharding waits now and then")?;
-        if !(1..=SHARDS_MAX).contains(&shards) {
-            let detail = format!("{} takes 1 to {SHARDS_MAX} shards, not {shards}", self.what());
-            return Err(Error::new(ErrorKind::BadInput, detail));
-        }
+        self.check_aim(aim)?;
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         // A map of ours was put in force: once it is finished this is done, whatever others make of it then.
         let mut ours = None;
@@ -72,14 +87,26 @@ impl Core {
                 _ if ours == Some(plan.map.id) => return Ok(()),
                 // Also where there are as many already: what a dead one has left is gone afterwards.
                 Phase::Planned(other) => self.clear(&plan, &other).await?,
-                Phase::Stable if plan.map.shards == shards => return Ok(()),
-                Phase::Stable => match self.begin(&plan, cas, shards).await? {
+                Phase::Stable if aim.is_met(&plan.map) => return Ok(()),
+                Phase::Stable => match self.begin(&plan, cas, aim).await? {
                     Some(to) => ours = Some(to),
                     None => tokio::time::sleep(backoff.next_pause()).await,
                 },
             }
         }
         Err(self.beaten())
+    }
+
+    fn check_aim(&self, aim: Aim) -> Result<()> {
+        let detail = match aim {
+            Aim::Shards(0) => format!("{} takes 1 to {SHARDS_MAX} shards, not 0", self.what()),
+            Aim::PerShard(0) => format!("{} takes at least 1 dense number a shard, not 0", self.what()),
+            Aim::PerShard(_) if !self.params.is_dense => {
+                format!("{} spreads its elements by hash, and not by dense numbers", self.what())
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::BadInput, detail))
     }
 
     pub(super) fn ctx(&self) -> Ctx {
@@ -125,17 +152,32 @@ impl Core {
     }
 
     /// The map to come: at least as many ids where they are dense.
-    fn next_map(&self, map: &Map, shards: u16) -> Result<Map> {
+    fn next_map(&self, map: &Map, aim: Aim) -> Result<Map> {
+        let bad = |detail: String| Error::new(ErrorKind::BadInput, detail);
         let mut id = random_id() as u32;
         while id == map.id {
             id = random_id() as u32;
         }
-        let per_shard = match map.per_shard {
-            0 => 0,
-            same if shards >= map.shards => same,
-            _ => u32::try_from(map.capacity().div_ceil(u64::from(shards))).map_err(|_| {
-                Error::new(ErrorKind::BadInput, format!("{shards} shards are too few for the ids of {}", self.what()))
-            })?,
+        let (shards, per_shard) = match aim {
+            Aim::PerShard(per_shard) => {
+                let shards = map.capacity().div_ceil(u64::from(per_shard)).max(1);
+                let shards = u16::try_from(shards).map_err(|_| {
+                    bad(format!(
+                        "{per_shard} dense numbers a shard would be {shards} shards of {}, for the {} numbers that it has room for; there are {SHARDS_MAX} at the most, of {} numbers each",
+                        self.what(),
+                        map.capacity(),
+                        map.per_shard_min()
+                    ))
+                })?;
+                (shards, per_shard)
+            }
+            Aim::Shards(shards) if map.per_shard == 0 => (shards, 0),
+            Aim::Shards(shards) if shards >= map.shards => (shards, map.per_shard),
+            Aim::Shards(shards) => {
+                let per_shard = u32::try_from(map.capacity().div_ceil(u64::from(shards)));
+                let few = |_| bad(format!("{shards} shards are too few for the ids of {}", self.what()));
+                (shards, per_shard.map_err(few)?)
+            }
         };
         Ok(Map { id, shards, per_shard })
     }
@@ -179,8 +221,8 @@ impl Core {
     }
 
     /// Steps 1 to 3. The id of the map that is in force then; `None` where others were first.
-    async fn begin(&self, plan: &Plan, cas: Cas, shards: u16) -> Result<Option<u32>> {
-        let to = self.next_map(&plan.map, shards)?;
+    async fn begin(&self, plan: &Plan, cas: Cas, aim: Aim) -> Result<Option<u32>> {
+        let to = self.next_map(&plan.map, aim)?;
         self.expect_room(&plan.map, &to).await?;
         let planned = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Planned(to) };
         if !self.write_plan(cas, &planned).await? {
@@ -281,7 +323,7 @@ impl Core {
                             reply?;
                         }
                     }
-                    if self.begin(&plan, cas, plan.map.shards).await?.is_none() {
+                    if self.begin(&plan, cas, Aim::Shards(plan.map.shards)).await?.is_none() {
                         tokio::time::sleep(backoff.next_pause()).await;
                     }
                 }

@@ -189,11 +189,7 @@ impl ShardedSortedSet {
     }
 
     fn name(&self, member: &[u8]) -> Result<Bytes> {
-        let (len, max) = (member.len(), usize::from(self.0.limits().member_bytes_max));
-        if len > max {
-            let detail = format!("a member has {len} bytes; the limit of {} is {max}", self.0.what());
-            return Err(Error::new(ErrorKind::BadInput, detail));
-        }
+        self.0.expect_length(member)?;
         Ok(Bytes::copy_from_slice(member))
     }
 }

@@ -3,7 +3,9 @@
 use larder_core::native::{Collection, Native, NativeReply};
 use larder_core::{Batch, Ctx, Op, Result};
 
+use super::SHARDS_MAX;
 use super::core::{Core, OPS_A_BATCH, coming_from};
+use super::dense::Dense;
 use super::layout::Map;
 
 /// Figures of a sharded collection.
@@ -31,7 +33,7 @@ pub struct ShardedStat {
     pub encoding: Option<String>,
     /// How many shards the server does not keep packed; `None` where shards are items.
     pub unpacked_shards: Option<u16>,
-    /// What to do about shards that the server's limits have unpacked: with the limits, and how many shards would do.
+    /// What to do about shards that the server's limits have unpacked: with the limits, and how many shards would do, or how many dense numbers a shard; where neither would, the limit to set.
     pub advice: Option<String>,
 }
 
@@ -83,9 +85,11 @@ impl Core {
         let limits = self.store.profile().encodings.unwrap_or_default();
         // Before Redis 7.2.
         let packs_integers_only = self.of == Collection::Set && limits.set_entries_max == 0;
+        // Dense ids are numbers, whatever else a server packs.
+        let are_integers = packs_integers_only || self.params.is_dense;
         let (what, entries_max, bytes_max) = match self.of {
             Collection::Hash => ("hash-max-listpack", limits.hash_entries_max, limits.hash_value_bytes_max),
-            Collection::Set if packs_integers_only => ("set-max-intset", limits.set_integers_max, 0),
+            Collection::Set if are_integers => ("set-max-intset", limits.set_integers_max, 0),
             Collection::Set => ("set-max-listpack", limits.set_entries_max, limits.set_value_bytes_max),
             Collection::Sorted => {
                 ("zset-max-listpack", limits.sorted_set_entries_max, limits.sorted_set_value_bytes_max)
@@ -101,7 +105,7 @@ impl Core {
             );
         }
         if largest < entries_max {
-            let why = match packs_integers_only {
+            let why = match are_integers && self.of == Collection::Set {
                 true => format!("one had more than {what}-entries ({entries_max}) before"),
                 false => format!("one is longer than {what}-value ({bytes_max} bytes), or was"),
             };
@@ -109,16 +113,49 @@ impl Core {
                 "{what_is}, though no shard has more than {largest} elements, which are not too many: {why}"
             );
         }
-        let shards = elements.div_ceil((entries_max / 2).max(1)).max(1);
-        // Dense ids are numbers.
         let but = match packs_integers_only && !self.params.is_dense {
             true => ", where all members are integers; Redis 7.2 packs others, too",
             false => "",
         };
         format!(
-            "{what_is}: {largest} elements, as the fullest has, and the mark are over {what}-entries ({entries_max}); resharding to {shards} shards packs them again{but}"
+            "{what_is}: {largest} elements, as the fullest has, and the mark are over {what}-entries ({entries_max}); {}{but}",
+            self.cure(what, entries_max, largest, elements)
         )
     }
+
+    /// What packs shards again of which some have too many elements.
+    fn cure(&self, what: &str, entries_max: u64, largest: u64, elements: u64) -> String {
+        let raise = |to: u64| format!("set {what}-entries to {to}, and reshard: what is written anew is packed");
+        if self.params.is_dense {
+            let dense = Dense::of(&self.plan().map);
+            return match dense.packed(self.of, entries_max) {
+                Some(per_shard) => format!("resharding to {per_shard} dense numbers a shard packs them again"),
+                None => raise((largest + 1).next_power_of_two()),
+            };
+        }
+        let (shards, most) = (elements.div_ceil((entries_max / 2).max(1)).max(1), u64::from(SHARDS_MAX));
+        let mean = elements.div_ceil(most);
+        match shards {
+            shards if shards <= most => format!("resharding to {shards} shards packs them again"),
+            _ if mean <= mean_by_chance(entries_max) => format!("resharding to {most} shards packs them again"),
+            _ => {
+                let several = "or spread them over several names";
+                format!(
+                    "{most} shards, the most there are, have {mean} each: {}; {several}",
+                    raise((2 * mean).next_power_of_two())
+                )
+            }
+        }
+    }
+}
+
+/// Deviations over the mean that a shard must have room for: 1 in 90,000 has more.
+const DEVIATIONS: f64 = 4.25;
+
+/// How many elements a shard may have in the mean, where they are spread by hash, so that chance keeps it within a limit. One is a mark.
+fn mean_by_chance(entries_max: u64) -> u64 {
+    let most = entries_max.saturating_sub(1) as f64;
+    ((DEVIATIONS.powi(2) + 4.0 * most).sqrt() / 2.0 - DEVIATIONS / 2.0).powi(2) as u64
 }
 
 fn is_packed(encoding: &str) -> bool {
@@ -213,10 +250,61 @@ mod tests {
             assert_eq!(reshards, largest == 512, "{said}");
         }
         set.params.is_dense = true;
+        let map = Map { id: 1, shards: 3, per_shard: 1_000 };
+        set.learn(Plan { version: 2, map, phase: Phase::Stable });
         let said = set.advice("hashtable", 1, 100, 1_000);
         assert!(said.ends_with("one had more than set-max-intset-entries (512) before"), "{said}");
         let said = set.advice("hashtable", 1, 512, 1_000);
-        assert!(said.ends_with("resharding to 4 shards packs them again"), "{said}");
+        assert!(said.ends_with("resharding to 509 dense numbers a shard packs them again"), "{said}");
+    }
+
+    #[test]
+    fn dense_shards_are_packed_by_fewer_numbers_each_and_else_by_a_higher_limit() {
+        let encodings = Encodings {
+            hash_entries_max: 512,
+            hash_value_bytes_max: 64,
+            set_integers_max: 512,
+            set_entries_max: 128,
+            ..Encodings::default()
+        };
+        for (kind, fits, setting) in
+            [(Kind::ShardedHash, 64, "hash-max-listpack-entries"), (Kind::ShardedSet, 509, "set-max-intset-entries")]
+        {
+            let mut core = core(kind, encodings);
+            core.params.is_dense = true;
+            let said = |version, shards, per_shard| {
+                core.learn(Plan { version, map: Map { id: 1, shards, per_shard }, phase: Phase::Stable });
+                core.advice("hashtable", 1, 1_000, 3_000)
+            };
+            let told = said(2, 3, 1_000);
+            let cure = format!("over {setting} (512); resharding to {fits} dense numbers a shard packs them again");
+            assert!(told.ends_with(&cure), "{told}");
+            // Even the most shards would have too many each.
+            let told = said(3, 65_535, 1_000);
+            assert!(
+                told.ends_with(&format!("set {setting} to 1024, and reshard: what is written anew is packed")),
+                "{told}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_more_shards_are_advised_than_there_can_be() {
+        let encodings = Encodings { hash_entries_max: 128, hash_value_bytes_max: 64, ..Encodings::default() };
+        let hash = core(Kind::ShardedHash, encodings);
+        let most = u64::from(SHARDS_MAX);
+        for (elements, says) in [
+            (64 * most, "resharding to 65535 shards packs them again"),
+            (64 * most + 1, "resharding to 65535 shards packs them again"),
+            (87 * most, "resharding to 65535 shards packs them again"),
+            (
+                87 * most + 1,
+                "set hash-max-listpack-entries to 256, and reshard: what is written anew is packed; or spread them over several names",
+            ),
+        ] {
+            let said = hash.advice("hashtable", 1, 130, elements);
+            assert!(said.ends_with(says), "{elements}: {said}");
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub enum Precision {
         /// Bits of the hash.
         bits: u8,
     },
-    /// A CPC sketch with 2^`lg_k` rows, 10 to 16: 2.5 KB in all for 12, and a standard error of 1.1 %.
+    /// A CPC sketch with 2^`lg_k` rows, 10 to 16: 2.7 KB in all for 12, and a standard error of 1.1 %.
     Sketch {
         /// Rows, as a power of two.
         lg_k: u8,
@@ -93,7 +93,7 @@ pub enum Precision {
 impl Precision {
     /// Near-exact with 32 bits.
     pub const NEAR_EXACT: Precision = Precision::NearExact { bits: 32 };
-    /// A sketch of 2,516 bytes.
+    /// A sketch of 2^12 rows.
     pub const SKETCH: Precision = Precision::Sketch { lg_k: 12 };
 
     /// The precision in a word.

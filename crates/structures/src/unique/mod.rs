@@ -17,7 +17,7 @@
 //! | [`Exact`](Precision::Exact), any | its whole 128-bit hash | 13.3 | 1.5 in 10^25 |
 //! | [`Compact`](Precision::Compact) | 47 bits | 3.2 | 0.4 ids in all |
 //! | [`NearExact`](Precision::NearExact) | 32 bits (24 to 48) | 1.3 | 0.12 %, put back into the count, which is then off by 10^-5 |
-//! | [`Sketch`](Precision::Sketch) | a few bits in all | 2.5 KB in all | the count is off by 1.1 % |
+//! | [`Sketch`](Precision::Sketch) | a few bits in all | 2.7 KB in all | the count is off by 1.1 % |
 //!
 //! Of *n* ids with *b* bits of a hash kept, *n*²/2^(*b*+1) are expected to meet another and not to be counted; [`UniqueCount::missed`] tells how many.
 //! Compact keeps 35 bits, and one more for each doubling of the shards. Hashes are XXH3-128 from a seed, or for numbers a bijection.
@@ -381,7 +381,7 @@ impl UniqueVisitors {
             None => Ok(told.novelties),
             Some((error, count)) if count == hashes.len() => Err(error),
             Some((error, count)) => {
-                let detail = format!("{count} of {} ids were not added: {}", hashes.len(), error.detail());
+                let detail = format!("{count} of {} ids were not added: {error}", hashes.len());
                 Err(Error::new(error.kind(), detail).effect(error.known_effect()).source(error.clone()))
             }
         }

@@ -137,8 +137,7 @@ impl Shared {
             return error.effect(Effect::NotApplied);
         }
         let detail = format!(
-            "the hit was counted, but window {window} could not be entered in the ledger, so its loss would not be told: {}",
-            error.detail()
+            "the hit was counted, but window {window} could not be entered in the ledger, so its loss would not be told: {error}"
         );
         Error::new(error.kind(), detail).key(key).effect(Effect::Unknown).source(error)
     }

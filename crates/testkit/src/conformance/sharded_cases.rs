@@ -243,6 +243,13 @@ async fn sharded_hashes_of_dense_numbers_grow(t: Bench) {
     assert_eq!(entries(&hash).await, expected);
     assert_eq!(entries(&stale).await, expected);
     assert_eq!(stale.get("39").await.expect("a value").as_deref(), Some(&b"39"[..]));
+    // Smaller shards again, of which there are as many as hold the 42 numbers that it takes.
+    hash.reshard_dense(8).await.expect("smaller shards");
+    assert_eq!((hash.shards(), entries(&hash).await), (6, expected.clone()));
+    assert_eq!(stale.set([("47", "47")]).await.expect("the last that has room"), [true]);
+    assert_eq!(stale.remove(["47"]).await.expect("a removal"), [true]);
+    assert_eq!((stale.shards(), entries(&stale).await), (6, expected));
+    assert_eq!(stale.reshard_dense(0).await.expect_err("no numbers").kind(), ErrorKind::BadInput);
 }
 
 async fn sharded_sets_of_dense_numbers_grow(t: Bench) {
@@ -265,6 +272,8 @@ async fn sharded_sets_of_dense_numbers_grow(t: Bench) {
     assert_eq!(stale.add(["39"]).await.expect("it takes more now"), [true]);
     assert_eq!(stale.remove(["2", "38"]).await.expect("a removal"), [true, false]);
     set.reshard(3).await.expect("fewer, and larger, shards");
+    stale.reshard_dense(5).await.expect("smaller shards");
+    assert_eq!(stale.shards(), 9, "of 42 numbers");
     let expected: std::collections::BTreeSet<Vec<u8>> =
         numbers(0..16).chain(numbers(39..40)).filter(|id| id != "2").map(String::into_bytes).collect();
     for set in [set, stale] {
@@ -301,6 +310,8 @@ async fn sharded_hashes_refuse_what_does_not_fit(t: Bench) {
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{error}");
     }
     assert_eq!(hash.reshard(0).await.expect_err("no shards").kind(), ErrorKind::BadInput);
+    let error = hash.reshard_dense(5).await.expect_err("they are spread by hash");
+    assert!(error.kind() == ErrorKind::BadInput && error.to_string().contains("by hash"), "{error}");
     assert_eq!(hash.len().await.expect("a length"), 0);
     assert_eq!(hash.set([("", ""); 0]).await.expect("nothing to do"), [false; 0]);
 }
@@ -387,6 +398,30 @@ async fn sharded_shards_are_packed(t: Bench) {
     hash.set([("user-0", "short")]).await.expect("a set");
     hash.reshard(u16::try_from(shards).expect("some")).await.expect("a resharding");
     assert_eq!(hash.stat().await.expect("figures").encoding.as_deref(), Some("listpack"));
+    dense_shards_are_packed_again(&t).await;
+}
+
+/// More shards of dense numbers are as large as before: smaller ones are advised, and packed.
+async fn dense_shards_are_packed_again(t: &Bench) {
+    let limits = t.store.profile().encodings.expect("limits");
+    let numbers = || (0..3_000).map(|id: u32| id.to_string());
+    let paid = ShardedSet::options().dense(1_000).shards(3).timeout(PATIENCE);
+    let paid = paid.open_or_create(&t.store, t.name("c")).await.expect("a set");
+    paid.add(numbers()).await.expect("an add");
+    let cities = ShardedHash::options().dense(1_000).shards(3).timeout(PATIENCE);
+    let cities = cities.open_or_create(&t.store, t.name("d")).await.expect("a hash");
+    cities.set(numbers().map(|id| (id, "some value"))).await.expect("a set");
+    let told = [paid.stat().await.expect("figures"), cities.stat().await.expect("figures")];
+    let fits = [limits.set_integers_max - 3, 64];
+    for (stat, fits) in told.iter().zip(fits) {
+        let advice = stat.advice.as_deref().unwrap_or_default();
+        assert!(advice.ends_with(&format!("resharding to {fits} dense numbers a shard packs them again")), "{stat:?}");
+    }
+    paid.reshard_dense(u32::try_from(fits[0]).expect("some")).await.expect("a resharding");
+    cities.reshard_dense(64).await.expect("a resharding");
+    for stat in [paid.stat().await.expect("figures"), cities.stat().await.expect("figures")] {
+        assert_eq!((stat.elements, stat.unpacked_shards, &stat.advice), (3_000, Some(0), &None), "{stat:?}");
+    }
 }
 
 async fn drop_of_a_sharded_hash_removes_every_key_and_a_handle_notices(t: Bench) {

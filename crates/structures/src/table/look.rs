@@ -3,9 +3,9 @@
 //! A miss alone does not tell absent from lost, and neither does a look at the list: a healthy put or remove may be midway. So:
 //!
 //! 1. get the entry: a miss;
-//! 2. read the list: not listed, or leaving, or its life may be over: absent. Else this incarnation was there;
+//! 2. read the list: not listed, or leaving, or its life is over by the reader's clock: absent. Else this incarnation was there;
 //! 3. get the entry again: still a miss, so that incarnation has left: none comes back;
-//! 4. read the list again: a remove says `leaving` *before* it deletes, so had it been one, it would stand there by now. It was lost.
+//! 4. read the list again: a remove says `leaving` *before* it deletes, so had it been one, it would stand there by now. It was lost; or its life is over by another clock.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ struct Doubtful {
 }
 
 impl Inner {
-    /// Looks for entries. **Round trips: 1** a batch that the keys fill; for each 65,536 of them 1 more where some are missing, 3 more where they are lost.
+    /// Looks for entries. **Round trips: 1** a batch that the keys fill; for each 65,536 of them 1 more where some are missing, 3 more where they are lost, or are in the last five minutes of a life.
     pub(super) async fn look(self: &Arc<Self>, keys: &[&[u8]]) -> Result<Vec<Seen>> {
         let mut effort = self.effort()?;
         let mut seen = Vec::with_capacity(keys.len());
@@ -174,9 +174,16 @@ impl Inner {
                     self.tidy_behind(asked.key, incarnation);
                     continue;
                 }
-                Says::Mortal { incarnation, expiry_s } if self.may_be_over(expiry_s) => {
+                Says::Mortal { incarnation, expiry_s } if self.now_s() >= expiry_s => {
                     if self.is_over(expiry_s) {
                         self.tidy_behind(asked.key, incarnation);
+                    }
+                    continue;
+                }
+                // By another clock its life may be over. Or it was put since the entry before it, which was lost, was missing: so it is looked for once more, too.
+                Says::Mortal { incarnation, expiry_s } if self.may_be_over(expiry_s) => {
+                    if asked.suspect.replace(incarnation) != Some(incarnation) {
+                        listed.push(at);
                     }
                     continue;
                 }

@@ -74,7 +74,7 @@
 //! # Round trips
 //! | of an opened handle | round trips |
 //! |---|---|
-//! | get, has | 1; of what is missing 2 (1 on a store that cannot lose); of what is lost 4 |
+//! | get, has | 1; of what is missing 2 (1 on a store that cannot lose); of what is lost, or missing in the last five minutes of its life, 4 |
 //! | get_many | 1 a node for each batch that the keys fill; where some are missing as above, for each 65,536 keys |
 //! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives, 4 where the entry is not listed yet |
 //! | put of a new one | 2, and 2 behind the caller; 3 where they took more than 100 ms |

@@ -13,7 +13,7 @@ use larder_testkit::yielding::Yielding;
 use proptest::prelude::*;
 
 use crate::support::hooked::Hooked;
-use crate::table::support::{Evicting, churn, entries, eventually, evicting};
+use crate::table::support::{Evicting, churn, entries, eventually, evicting, lose};
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -310,6 +310,31 @@ async fn with_lives_an_entry_that_is_taken_back_is_not_lost_whenever_another_tha
         }
     }
     assert!(taken_back > 0, "none was taken back");
+}
+
+/// An entry is lost, and another with a short life takes its key between a reader's look at the entry and the one at the list: that one is read. It was said that there was none (the job of
+/// tables with lives, simulation seed 999063662).
+#[tokio::test]
+async fn with_lives_what_is_put_while_a_lost_entry_is_looked_for_is_read() {
+    for (life, loses_it, expected) in [(120, false, Some("w")), (120, true, None), (3_600, false, Some("w"))] {
+        let store: StoreRef = Arc::new(MemoryStore::builder().bytes_max(1 << 20).evict(true).build().unwrap());
+        let table = Table::options().ttl(true).open_or_create(&store, "t").await.unwrap();
+        table.put("k", "v").await.unwrap();
+        table.settle().await;
+        lose(&store, "t", b"k").await;
+        let hooked = Hooked::new(&store);
+        let reading = Table::open(&hooked.shared(), "t").await.unwrap();
+        hooked.at(2, move |store, batch| async move {
+            table.put_for("k", "w", Duration::from_secs(life)).await.unwrap();
+            table.settle().await;
+            if loses_it {
+                lose(&store, "t", b"k").await;
+            }
+            store.run(Ctx::default(), batch).await
+        });
+        let got = reading.get("k").await.unwrap();
+        assert_eq!(got.as_deref(), expected.map(str::as_bytes), "a life of {life} s, lost: {loses_it}");
+    }
 }
 
 /// A put takes an entry's place, and its maker dies before it is listed: is its life over before anybody has read it, the list knows the one before it alone, and that one is gone. It is told as

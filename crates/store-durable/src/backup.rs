@@ -28,7 +28,7 @@ impl DurableStore {
     /// as the store is large; give it to a thread of its own. It is whole each time: the engine has no backups of what changed alone.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where something is damaged; [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] where the dump cannot be written. What was written then
+    /// [`ErrorKind::Corrupt`](larder_core::ErrorKind::Corrupt) where something is damaged; [`ErrorKind::Full`](larder_core::ErrorKind::Full) or [`ErrorKind::Unavailable`](larder_core::ErrorKind::Unavailable) where the dump cannot be written. What was written then
     /// has no end, so that nobody restores it.
     ///
     /// ```
@@ -54,7 +54,7 @@ impl DurableStore {
     /// The same in parts, for whoever sends it on: of this moment, however long the parts are taken.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where something is damaged.
+    /// [`ErrorKind::Corrupt`](larder_core::ErrorKind::Corrupt) where something is damaged.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ impl BackupParts {
     /// The next part, some 256 KiB, more only where an item has more; `None` after the last one. A part is empty where 10,000 items were looked at and did not fill one. `store` is the one that it is of.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where something is damaged: the dump has no end then, so that nobody restores it.
+    /// [`ErrorKind::Corrupt`](larder_core::ErrorKind::Corrupt) where something is damaged: the dump has no end then, so that nobody restores it.
     pub fn next(&mut self, store: &DurableStore) -> Result<Option<Vec<u8>>> {
         let Some(mut writer) = self.writer.take() else { return Ok(None) };
         let name = &store.shared().name;
@@ -156,8 +156,8 @@ impl Options {
     /// What was made until an error is removed; where the process ends in the middle, the folder is no store until it is restored into again.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a folder that holds a store, or something else; [`ErrorKind::Corrupt`] for a dump that is damaged or was cut short, and for a witness that is damaged;
-    /// [`ErrorKind::BadInput`] for a value that no write puts there: key and value have over [`value_bytes_max`](Options::value_bytes_max) and 250 bytes.
+    /// [`ErrorKind::Config`](larder_core::ErrorKind::Config) for a folder that holds a store, or something else; [`ErrorKind::Corrupt`](larder_core::ErrorKind::Corrupt) for a dump that is damaged or was cut short, and for a witness that is damaged;
+    /// [`ErrorKind::BadInput`](larder_core::ErrorKind::BadInput) for a value that no write puts there: key and value have over [`value_bytes_max`](Options::value_bytes_max) and 250 bytes.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What has changed since a commit: the product, or tests alone.
+//! What has changed since a commit: the product, or tests and comments alone.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -12,7 +12,7 @@ const TOOLS: [&str; 2] = ["xtask", "larder-bench"];
 const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
 const TESTS_ELSEWHERE: &str = "#[cfg(test)]\n#[path = \"";
 
-/// Whether nothing but tests is another in these folders and files than it was at a commit: what is tested, and how it is built. A tree that had changes is no commit, and tells nothing.
+/// Whether nothing but tests and comments is another in these folders and files than it was at a commit: what is tested, and how it is built. A tree that had changes is no commit, and tells nothing.
 pub(super) fn is_same_product(root: &Path, commit: &str, places: &[&str]) -> bool {
     let git = |words: &[&str]| output(Command::new("git").args(words).current_dir(root)).ok();
     let Some(files) = git(&[&["diff", "--name-only", "--no-renames", "-z", commit, "--"], places].concat()) else {
@@ -27,11 +27,15 @@ pub(super) fn is_same_product(root: &Path, commit: &str, places: &[&str]) -> boo
     })
 }
 
-/// What of a file's text is no test and no tool.
+/// What of a file's text is no test, no comment and no tool.
 pub(crate) fn product_of<'t>(file: &str, text: &'t str) -> Cow<'t, str> {
     match file {
         "Cargo.lock" => without_tools(text).into(),
-        file if file.ends_with(".rs") => without_declared(without_tests(file, text)),
+        file if file.ends_with(".rs") => match without_declared(without_tests(file, text)) {
+            // What a command says of itself is written as comments.
+            code if code.contains("clap") => code,
+            code => without_comments(&code).into(),
+        },
         _ => text.into(),
     }
 }
@@ -55,6 +59,11 @@ fn without_tests<'t>(file: &str, text: &'t str) -> &'t str {
         _ => text,
     }
     .trim_end()
+}
+
+/// Without the lines that are comments: they are for readers, and their examples are tests.
+fn without_comments(text: &str) -> String {
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Without the lines that name a module of tests, wherever they stand: its text is in a file of its own.
@@ -127,6 +136,14 @@ mod tests {
         assert!(code(CODE, &named) && code(uses, more) && code(more, uses));
         assert!(is_same("tests/it/main.rs", Some("a\n"), Some("a\nb\n")));
         assert!(is_same("src/code_tests.rs", None, Some("a\n")) && is_same("src/code_tests.rs", Some("a\n"), None));
+    }
+
+    #[test]
+    fn comments_are_no_product_but_those_that_a_command_prints() {
+        let with = |comment: &str, more: &str| format!("{more}{comment}\n{CODE}    {comment}\n");
+        let code = |more: &str| is_same("src/code.rs", Some(&with("/// One.", more)), Some(&with("// Two.", more)));
+        assert!(code("") && !code("use clap::Parser;\n"));
+        assert!(!is_same("src/code.rs", Some(&with("/// One.", "")), Some(&with("one(); // Two.", ""))));
     }
 
     #[test]

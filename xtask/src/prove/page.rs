@@ -307,7 +307,7 @@ fn earlier<'a>(runs: impl Iterator<Item = &'a &'a Run>) -> String {
     let list = |whats: BTreeSet<String>| whats.into_iter().collect::<Vec<_>>().join(", ");
     let at: Vec<String> = at.into_iter().map(|(commit, whats)| format!("{commit}: {}", list(whats))).collect();
     format!(
-        "\nThese ran at an earlier commit, since which nothing of theirs has changed but tests: of mutants, not their file. {}.\n",
+        "\nThese ran at an earlier commit, since which nothing of theirs has changed but tests and comments: of mutants, not their file. {}.\n",
         at.join("; ")
     )
 }

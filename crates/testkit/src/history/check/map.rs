@@ -133,7 +133,7 @@ pub struct Rules {
     /// the end, until somebody who read it has listed it.
     pub lists_behind: bool,
     /// What a put wrote that was told to have come to nothing may be met by others while that put is under way, and not after it, unless the store was set back
-    /// to that moment: its entry is made before the list may refuse the key, and taken back then.
+    /// to that moment: its entry is made before the list may refuse the key, and taken back then. Of a put whose outcome is unknown that may be done later on.
     pub takes_back: bool,
     /// A put whose outcome is unknown may have overwritten a value, and make the key once more after that was removed: it is sent as two writes, and the
     /// second may be held back. One that was acknowledged never does.
@@ -164,6 +164,7 @@ pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
     for (key, calls) in &mut of_key {
         if rules.takes_back {
             forgive_met(calls, rules.is_set_back);
+            take_back_late(calls);
         }
         bad.extend(invented(*key, calls, first));
         if rules.makes_again {
@@ -251,6 +252,19 @@ fn make_again(calls: &mut Vec<Call<MapOp, MapTold>>, may_lose: bool) {
     };
     let seconds: Vec<_> = calls.iter().filter_map(second).collect();
     calls.extend(seconds);
+}
+
+/// Adds that what unknown puts wrote is taken back, where it was read at all: the list refused it, and the delete was held back until its caller had given up (simulation seed 999544673).
+fn take_back_late(calls: &mut Vec<Call<MapOp, MapTold>>) {
+    let is_read = |value: i64| calls.iter().any(|call| call.ok() == Some(&MapTold::Value(Some(value))));
+    let taken_back = |call: &Call<MapOp, MapTold>| match call.op {
+        MapOp::Put(key, value) if call.is_unknown() && is_read(value) => {
+            Some(Call { op: MapOp::Lose(key, value), ..call.clone() })
+        }
+        _ => None,
+    };
+    let taken_back: Vec<_> = calls.iter().filter_map(taken_back).collect();
+    calls.extend(taken_back);
 }
 
 /// Adds losses of what unknown puts left unlisted, and of what others met that was put later on.
@@ -423,6 +437,21 @@ mod tests {
         let then = |told: MapTold| check(&[&there[..], &[call(MapOp::Get(1), 7, 8, told)]].concat(), rules()).len();
         assert_eq!(then(value(5)), 0);
         assert_ne!(then(MapTold::Value(None)), 0);
+    }
+
+    #[test]
+    fn what_an_unknown_put_wrote_may_be_taken_back_late_unless_it_was_listed() {
+        let rules = Rules { takes_back: true, ..Rules::default() };
+        let unknown =
+            Call { client: 0, op: MapOp::Put(1, 7), invoked: 2, returned: Moment::MAX, outcome: Outcome::Unknown };
+        let read = |told: MapTold, at| call(MapOp::Get(1), at, at + 1, told);
+        let gone = [unknown.clone(), read(value(7), 3), read(MapTold::Value(None), 8)];
+        assert_eq!(check(&gone, rules).len(), 0);
+        assert_ne!(check(&gone, Rules::default()).len(), 0);
+        let back = [&gone[..], &[read(value(7), 12)]].concat();
+        assert_ne!(check(&back, rules).len(), 0, "it does not come back");
+        let listed = [&[call(MapOp::Put(1, 5), 0, 1, MapTold::Done)], &gone[..]].concat();
+        assert_ne!(check(&listed, rules).len(), 0, "the key is listed: nothing is taken back");
     }
 
     #[test]

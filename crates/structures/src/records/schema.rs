@@ -327,7 +327,6 @@ impl Schema {
         })
     }
 
-    /// What the manifest keeps.
     /// The first thing that another schema has otherwise: what is printed of two may be the same, since long lists of labels are cut short.
     pub(crate) fn difference(&self, other: &Schema) -> String {
         let none = || "no more fields".to_owned();
@@ -349,6 +348,7 @@ impl Schema {
         }
     }
 
+    /// What the manifest keeps.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(self.fields.len() as u8);

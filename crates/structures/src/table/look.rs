@@ -168,7 +168,7 @@ impl Inner {
         let mut listed = Vec::new();
         for (at, says) in missing.into_iter().zip(says) {
             let asked = &mut asked[at];
-            let incarnation = match says {
+            let (incarnation, is_lost) = match says {
                 Says::NotListed => continue,
                 Says::Leaving { incarnation, .. } => {
                     self.tidy_behind(asked.key, incarnation);
@@ -180,19 +180,14 @@ impl Inner {
                     }
                     continue;
                 }
-                // By another clock its life may be over. Or it was put since the entry before it, which was lost, was missing: so it is looked for once more, too.
-                Says::Mortal { incarnation, expiry_s } if self.may_be_over(expiry_s) => {
-                    if asked.suspect.replace(incarnation) != Some(incarnation) {
-                        listed.push(at);
-                    }
-                    continue;
-                }
-                Says::Mortal { incarnation, .. } | Says::Listed { incarnation } => incarnation,
+                // By another clock its life may be over; but it may also have been put since the entry before it, which was lost, was missing: so it is looked for once more, too.
+                Says::Mortal { incarnation, expiry_s } => (incarnation, !self.may_be_over(expiry_s)),
+                Says::Listed { incarnation } => (incarnation, true),
             };
-            if asked.suspect.replace(incarnation) == Some(incarnation) {
-                asked.seen = Seen::Lost;
-            } else {
+            if asked.suspect.replace(incarnation) != Some(incarnation) {
                 listed.push(at);
+            } else if is_lost {
+                asked.seen = Seen::Lost;
             }
         }
         Ok(listed)

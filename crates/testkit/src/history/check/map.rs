@@ -240,11 +240,14 @@ fn forgive_met(calls: &mut Vec<Call<MapOp, MapTold>>, is_set_back: bool) {
     }
 }
 
+fn is_read(calls: &[Call<MapOp, MapTold>], value: i64) -> bool {
+    calls.iter().any(|call| call.ok() == Some(&MapTold::Value(Some(value))))
+}
+
 /// Adds what unknown puts may come to a second time, where what they wrote was read at all.
 fn make_again(calls: &mut Vec<Call<MapOp, MapTold>>, may_lose: bool) {
-    let is_read = |value: i64| calls.iter().any(|call| call.ok() == Some(&MapTold::Value(Some(value))));
     let second = |call: &Call<MapOp, MapTold>| match call.op {
-        MapOp::Put(key, value) if call.is_unknown() && is_read(value) => {
+        MapOp::Put(key, value) if call.is_unknown() && is_read(calls, value) => {
             let op = if may_lose { call.op } else { MapOp::Make(key, value) };
             Some(Call { op, ..call.clone() })
         }
@@ -256,9 +259,8 @@ fn make_again(calls: &mut Vec<Call<MapOp, MapTold>>, may_lose: bool) {
 
 /// Adds that what unknown puts wrote is taken back, where it was read at all: the list refused it, and the delete was held back until its caller had given up (simulation seed 999544673).
 fn take_back_late(calls: &mut Vec<Call<MapOp, MapTold>>) {
-    let is_read = |value: i64| calls.iter().any(|call| call.ok() == Some(&MapTold::Value(Some(value))));
     let taken_back = |call: &Call<MapOp, MapTold>| match call.op {
-        MapOp::Put(key, value) if call.is_unknown() && is_read(value) => {
+        MapOp::Put(key, value) if call.is_unknown() && is_read(calls, value) => {
             Some(Call { op: MapOp::Lose(key, value), ..call.clone() })
         }
         _ => None,

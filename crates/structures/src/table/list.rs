@@ -516,15 +516,6 @@ impl Inner {
         }
     }
 
-    /// What is left of a life after so much time more.
-    pub(super) fn left_after(&self, ttl: Ttl, passed: Duration) -> Ttl {
-        match ttl {
-            Ttl::Never => Ttl::Never,
-            // Should it be over by now, so is the entry, and the token it is written by.
-            Ttl::After(left) => Ttl::After(left.saturating_sub(passed).max(self.life_min())),
-        }
-    }
-
     /// The least that is written of a life that goes on: what is left of it is told in the store's own measure, rounded down.
     fn life_min(&self) -> Duration {
         match self.store.profile().ttl {

@@ -18,6 +18,7 @@
 //! | put, the entry is there | **a** append the value (and learn whether the entry is listed) |
 //! | put, it is not | **a** add the entry, not listed; **b** note *listed*; behind the caller **c** flag the entry as listed, by token |
 //! | remove | **d** read the entry; **e** note *leaving*; **f** delete it, by token; behind the caller **g** note *gone* |
+//! | remove, it is not listed yet | **d**; sign and list it as a repair does; **d** once more: as it is there, nothing has taken its place before it was listed; **e**, **f**, **g** |
 //! | repair, by whoever reads an entry that is not listed | rewrite the entry with a frame of its own and no value, by token, so that its maker does not take it back any more; **b**, **c** |
 //!
 //! What a crash leaves, and who repairs it:
@@ -40,7 +41,7 @@
 //! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough. Is the entry gone by then, and does the list not name its key, it may have been lost unlisted: `Unknown`, unless the store cannot lose it |
 //! | put joins an entry that is being removed | the token has changed: the remove looks again, and removes what it finds, or the put came after the delete and makes a new incarnation |
 //! | remove, in a table with lives, of an entry whose place a put takes meanwhile | begins anew with what is there, and removes that: it was there all the time |
-//! | remove of an entry that its maker has not listed yet | **e** notes both *listed* and *leaving*; the maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |
+//! | remove of an entry that its maker has not listed yet | it signs and lists the entry first: a maker whom the list refuses does not take it back, so that others may make the next one before this one is listed. Was it lost in between, whoever takes its place is given another incarnation, as below. The maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |
 //! | a renewal (a new incarnation in the entry's place) comes between the steps of a remove | what was written to the entry is still in it, so the remove knows it again, and removes it under its new incarnation |
 //! | remove and remove | one deletes; the other finds it gone and answers false. Where it came and went between the other's steps, the list tells that from a loss: as for readers, it is read again |
 //! | remove, then put by others, then the remove's **g** | names the old incarnation, and leaves the new one alone |
@@ -78,7 +79,7 @@
 //! | get_many | 1 a node for each batch that the keys fill; where some are missing as above, for each 65,536 keys |
 //! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives, 4 where the entry is not listed yet |
 //! | put of a new one | 2, and 2 behind the caller; 3 where they took more than 100 ms |
-//! | remove | 3, and 2 behind the caller; of what is missing 2; 4 where others are removing it, of what is lost 5; 3 more each time that others put it meanwhile |
+//! | remove | 3, and 2 behind the caller; 6 where the entry is not listed yet; of what is missing 2; 4 where others are removing it, of what is lost 5; 3 more each time that others put it meanwhile |
 //! | keys | 1; 2 while entries are being removed, or lives end |
 //! | entries | as keys, and 1 a node |
 //! | open | 1 |
@@ -580,7 +581,7 @@ impl Table {
     }
 
     /// Removes an entry. True if this call removed it, or may have where a reply was lost and the entry is gone, or it was lost; false if there was none. **Round trips: 3**, 2 if there is none,
-    /// 4 where others are removing it, 5 where it was lost.
+    /// 4 where others are removing it, 5 where it was lost, 6 where it is not listed yet.
     ///
     /// Dropped midway, it has taken effect or not.
     ///

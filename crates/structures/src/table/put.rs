@@ -213,34 +213,43 @@ impl Inner {
         Ok(if replaced? { Tried::Replaced { made, gone } } else { Tried::Nothing })
     }
 
-    /// Lists another put's entry, whose maker has not come to that, for good: signs it first, so that its maker leaves it where it is. The entry as it
-    /// is then; `None` if it is another by now, or none. **Round trips: 3.**
+    /// Lists another put's entry, whose maker has not come to that, for good. The entry as it is then; `None` if it is another by now, or none.
+    /// **Round trips: 3.**
     async fn list_other(&self, effort: &mut Effort, put: &Put<'_>, incarnation: u64) -> Result<Option<Found>> {
         // With what is left of its life, which is not to change.
-        let Some(mut found) = self.read(effort, &put.spot, put.key).await? else { return Ok(None) };
-        let entry = self.entry(put.key, &found.item)?;
-        if entry.incarnation != incarnation {
+        let Some(found) = self.read(effort, &put.spot, put.key).await? else { return Ok(None) };
+        if self.entry(put.key, &found.item)?.incarnation != incarnation {
             return Ok(None);
         }
         if found.is_listed {
             return Ok(Some(found));
         }
+        self.list_for_good(effort, &put.spot, put.key, found).await
+    }
+
+    /// Lists an entry for its maker: signs it first, so that its maker leaves it where it is, and no other takes its place before it is on the list, but
+    /// where it is lost. The entry as it is then; `None` if it is another by now, or none. **Round trips: 2.**
+    async fn list_for_good(&self, effort: &Effort, spot: &Spot, key: &[u8], found: Found) -> Result<Option<Found>> {
+        let mut found = found;
+        let entry = self.entry(key, &found.item)?;
+        let incarnation = entry.incarnation;
         // None: it is about to be over, and no maker is so late.
-        if let Some(sign) = self.sign_op(&put.spot, &found, entry)? {
-            let batch = Batch::from_iter([sign, Inner::get_op(put.item_key.clone())]);
+        if let Some(sign) = self.sign_op(spot, &found, entry)? {
+            let batch = Batch::from_iter([sign, Inner::get_op(self.item_key(spot)?)]);
             let mut replies = self.run(effort.ctx(), batch).await.into_iter();
             if next(&mut replies)? != Reply::Stored {
                 return Ok(None);
             }
-            let Some(signed) = self.found(&put.spot, put.key, next(&mut replies))? else { return Ok(None) };
+            let Some(signed) = self.found(spot, key, next(&mut replies))? else { return Ok(None) };
             found = signed;
         }
-        let entry = self.entry(put.key, &found.item)?;
+        let entry = self.entry(key, &found.item)?;
         if entry.incarnation != incarnation {
             return Ok(None);
         }
-        self.list_replaced(effort, put, &entry).await?;
+        let listed = Note::Listed { incarnation, expiry_s: entry.expiry_s, key };
         drop(entry);
+        self.note(effort.deadline, spot.shard, &[listed]).await?;
         Ok(Some(found))
     }
 
@@ -257,13 +266,6 @@ impl Inner {
         self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
         self.flag(effort, put.key, incarnation).await;
         Ok(true)
-    }
-
-    /// Lists the entry whose place a put is about to take, and whose maker has not come to that: its incarnation must be on the list before
-    /// the next one, as it must be before a delete. **Round trips: 1.**
-    async fn list_replaced(&self, effort: &Effort, put: &Put<'_>, entry: &Entry<'_>) -> Result<()> {
-        let Entry { incarnation, expiry_s, .. } = *entry;
-        self.note(effort.deadline, put.spot.shard, &[Note::Listed { incarnation, expiry_s, key: put.key }]).await
     }
 
     /// The op that makes the entry, as one that is not listed.
@@ -391,9 +393,20 @@ impl Inner {
         incarnation: u64,
         since: Instant,
     ) -> Result<()> {
-        if ambient::now().duration_since(since) <= super::LISTING_MAX {
-            return Ok(());
+        match ambient::now().duration_since(since) <= super::LISTING_MAX {
+            true => Ok(()),
+            false => self.check_listed(effort, spot, key, incarnation).await,
         }
+    }
+
+    /// The same, however little time passed. **Round trips: 1**; 2 or 3 where the incarnation is not there any more.
+    async fn check_listed(
+        self: &Arc<Self>,
+        effort: &mut Effort,
+        spot: &Spot,
+        key: &[u8],
+        incarnation: u64,
+    ) -> Result<()> {
         let newer = match self.read(effort, spot, key).await? {
             Some(found) => Some(self.entry(key, &found.item)?.incarnation),
             None => None,
@@ -430,11 +443,20 @@ impl Inner {
         let spot = self.spot(key);
         // The incarnation that the list says is leaving, by this call, and the writes that were in it.
         let mut leaving: Option<(u64, Vec<(u64, u64)>)> = None;
+        // The incarnation that this call has listed for its maker.
+        let mut listed: Option<u64> = None;
         let (mut is_begun, mut is_in_doubt) = (false, false);
         for _ in 0..ROUNDS_MAX {
             let found = self.read(&mut effort, &spot, key).await.map_err(|error| begun(error, is_begun))?;
             let entry = found.as_ref().map(|found| self.entry(key, &found.item)).transpose()?;
             let incarnation = entry.as_ref().map(|entry| entry.incarnation);
+            if leaving.is_none()
+                && let Some(before) = listed.take_if(|listed| Some(*listed) != incarnation)
+            {
+                // It left before it was listed, maybe, or was lost: then another one may be on the list by now, in front of it.
+                let checked = self.check_listed(&mut effort, &spot, key, before).await;
+                checked.map_err(|error| begun(error, is_begun))?;
+            }
             if let Some((before, writes)) = leaving.take_if(|(before, _)| Some(*before) != incarnation) {
                 self.tidy_behind(key, before);
                 let goes_on = entry.as_ref().is_some_and(|entry| entry.goes_on_from(before, &writes));
@@ -454,10 +476,16 @@ impl Inner {
                     None => continue,
                 }
             };
+            if !found.is_listed && listed != Some(incarnation) {
+                listed =
+                    self.list_first(&mut effort, &spot, key, found).await.map_err(|error| begun(error, is_begun))?;
+                continue;
+            }
             if let Some((_, seen)) = &mut leaving {
                 *seen = writes;
             } else {
-                let noted = self.note_leaving(&effort, &spot, key, &found).await;
+                let leaving_now = Note::Leaving { incarnation, since_s: self.now_s() };
+                let noted = self.note(effort.deadline, spot.shard, &[leaving_now]).await;
                 noted.map_err(|error| begun(error, is_begun))?;
                 (leaving, is_begun) = (Some((incarnation, writes)), true);
             }
@@ -489,14 +517,20 @@ impl Inner {
         Err(begun(Error::new(ErrorKind::Conflict, detail), is_begun))
     }
 
-    /// Says in the list that an entry is about to be removed. **Round trips: 1.**
-    async fn note_leaving(&self, effort: &Effort, spot: &Spot, key: &[u8], found: &Found) -> Result<()> {
-        let Entry { incarnation, expiry_s, .. } = self.entry(key, &found.item)?;
-        let listed = Note::Listed { incarnation, expiry_s, key };
-        let leaving = Note::Leaving { incarnation, since_s: self.now_s() };
-        // Should it not be listed yet: it must be before it is deleted, so that what comes after it is listed after it.
-        let notes = [listed, leaving];
-        self.note(effort.deadline, spot.shard, &notes[usize::from(found.is_listed)..]).await
+    /// Lists an entry that is about to be removed, and not listed yet: it must be before it is deleted, so that what comes after it is listed after it. The
+    /// incarnation that is listed; `None` if others wrote the entry, or the store could not be reached. **Round trips: 2.**
+    async fn list_first(&self, effort: &mut Effort, spot: &Spot, key: &[u8], found: Found) -> Result<Option<u64>> {
+        let incarnation = self.entry(key, &found.item)?.incarnation;
+        match self.list_for_good(effort, spot, key, found).await {
+            Ok(Some(_)) => return Ok(Some(incarnation)),
+            Ok(None) => {
+                events::conflict(self.subject());
+                effort.pause().await;
+            }
+            // Whatever became of it, nothing is removed by it, and another try does no harm.
+            Err(error) => effort.again(self.subject(), error.effect(Effect::NotApplied)).await?,
+        }
+        Ok(None)
     }
 
     /// True if the entry as it was found is deleted; false if it is another by now.
@@ -557,33 +591,54 @@ impl Inner {
     ) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>> {
         Box::pin(async move {
             let spot = self.spot(key);
-            let since = ambient::now();
-            let Some(found) = self.read(effort, &spot, key).await? else { return Ok(()) };
-            let told = ambient::now();
-            let entry = self.entry(key, &found.item)?;
-            let Some(ttl) = self.left(entry.expiry_s, found.item.ttl).filter(|_| entry.incarnation == stale) else {
-                return Ok(());
-            };
-            let (made, expiry_s, value) = (random_id(), entry.expiry_s, found.item.value.slice_ref(entry.value));
-            let item_key = self.item_key(&spot)?;
-            let flags = spot.flags(false);
-            // A writer of its own, no handle's: a put of this one that began before is to count after it.
-            let stamp = Stamp { generation: self.manifest.generation, writer: layout::renewer(stale), seq: 1 };
-            let mut put = Put { key, value: &value, spot, item_key, stamp, ttl, expiry_s };
-            if !found.is_listed {
-                self.list_replaced(effort, &put, &entry).await?;
-                put.ttl = self.left_after(ttl, ambient::now().saturating_duration_since(told));
+            // True once this call has listed the stale one for its maker.
+            let mut has_listed = false;
+            for _ in 0..ROUNDS_MAX {
+                let since = ambient::now();
+                let found = self.read(effort, &spot, key).await?;
+                let entry = found.as_ref().map(|found| self.entry(key, &found.item)).transpose()?;
+                let expiry_s = entry.filter(|entry| entry.incarnation == stale).map(|entry| entry.expiry_s);
+                let (Some(found), Some(expiry_s)) = (found, expiry_s) else {
+                    return if has_listed { self.check_listed(effort, &spot, key, stale).await } else { Ok(()) };
+                };
+                let Some(ttl) = self.left(expiry_s, found.item.ttl) else { return Ok(()) };
+                if !found.is_listed && !has_listed {
+                    has_listed = self.list_first(effort, &spot, key, found).await?.is_some();
+                    continue;
+                }
+                if let Some(made) = self.make_anew(effort, &spot, key, &found, ttl).await? {
+                    let notes = [Note::Listed { incarnation: made, expiry_s, key }, Note::Gone { incarnation: stale }];
+                    self.note(effort.deadline, spot.shard, &notes).await?;
+                    self.check_late(effort, &spot, key, made, since).await?;
+                    self.repair_behind(key, Some(made));
+                    return Ok(());
+                }
+                events::conflict(self.subject());
+                effort.pause().await;
             }
-            let frame = layout::whole_frame(put.stamp, &put.spot, (made, expiry_s), key, &value);
-            let written = entry.rewritten(&frame, self.now_s())?;
-            if self.cas(effort, &put, &found, written, flags).await? {
-                let notes = [self.listed_note(&put, made), Note::Gone { incarnation: stale }];
-                self.note(effort.deadline, put.spot.shard, &notes).await?;
-                self.check_late(effort, &put.spot, key, made, since).await?;
-                self.repair_behind(key, Some(made));
-            }
-            Ok(())
+            Err(Error::new(ErrorKind::Conflict, "others wrote the entry at each try to renew it"))
         })
+    }
+
+    /// Writes an entry anew as another incarnation, which is not listed. That one; `None` if others wrote the entry. **Round trips: 1.**
+    async fn make_anew(
+        &self,
+        effort: &Effort,
+        spot: &Spot,
+        key: &[u8],
+        found: &Found,
+        ttl: Ttl,
+    ) -> Result<Option<u64>> {
+        let entry = self.entry(key, &found.item)?;
+        let (made, expiry_s, value) = (random_id(), entry.expiry_s, found.item.value.slice_ref(entry.value));
+        // A writer of its own, no handle's: a put of this one that began before is to count after it.
+        let writer = layout::renewer(entry.incarnation);
+        let stamp = Stamp { generation: self.manifest.generation, writer, seq: 1 };
+        let put = Put { key, value: &value, spot: spot.clone(), item_key: self.item_key(spot)?, stamp, ttl, expiry_s };
+        let frame = layout::whole_frame(put.stamp, spot, (made, expiry_s), key, &value);
+        let written = entry.rewritten(&frame, self.now_s())?;
+        let is_written = self.cas(effort, &put, found, written, spot.flags(false)).await?;
+        Ok(is_written.then_some(made))
     }
 }
 

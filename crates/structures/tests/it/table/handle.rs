@@ -10,7 +10,7 @@ use larder_structures::registry::{self, drop_structure};
 use larder_structures::{Name, Set, Table};
 use tokio::task::JoinHandle;
 
-use crate::support::hooked::Hooked;
+use crate::support::hooked::{Hooked, dies_at};
 use crate::support::shaped::Shaped;
 use crate::support::slow::Slow;
 use crate::table::support::{
@@ -65,6 +65,11 @@ async fn round_trips_are_as_documented() {
     assert_eq!(cost(&counting, table.entries()).await, 2);
     assert_eq!(cost(&counting, table.remove("a")).await, 3);
     assert_eq!(cost(&counting, table.remove("b")).await, 2);
+    // An entry whose maker died before he listed it.
+    let dead = Hooked::new(&inner);
+    let dying = Table::open(&dead.shared(), "t").await.unwrap();
+    dies_at(&dead, 2, dying.put("u", "1")).await;
+    assert_eq!(cost(&counting, table.remove("u")).await, 6);
     eventually("the key is off the list", || async { cost(&counting, table.keys()).await == 1 }).await;
     table.put("l", "1").await.unwrap();
     flagged(&inner, "t", b"l").await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Replies, StoreRef};
 use larder_structures::Table;
 
-use crate::support::hooked::{Hooked, fail};
+use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::table::support::{evicting, flagged, lose, sorted_keys};
 
 /// A handle of another client, on which the test decides what becomes of chosen batches.
@@ -72,7 +72,7 @@ async fn what_a_later_removal_took_along_is_not_listed_by_its_maker_any_more() {
         let ((making, stopped), (dying, dead)) = (other(&store).await, other(&store).await);
         let others = table.clone();
         stopped.at(2, move |store, batch| async move {
-            for nth in 4..60 {
+            for nth in 7..60 {
                 dead.at(nth, |_, batch| async move { fail(&batch, Effect::NotApplied) });
             }
             assert!(dying.remove("k").await.unwrap());
@@ -213,4 +213,126 @@ async fn a_put_whose_add_may_come_after_a_remove_is_unknown() {
         table.settle().await;
         is_gone_for_good(&store, &table).await;
     }
+}
+
+/// The maker is refused by the list while another client, which has read his entry, is about to remove it: he takes it back, and others put the key anew. The removal listed what was gone by then, after that, and
+/// took the new entry off the list with it. Found by the proof's simulation (seed 999767389).
+#[tokio::test]
+async fn what_its_maker_took_back_while_it_is_removed_is_not_listed_after_what_comes_next() {
+    let store = evicting();
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    let ((making, refusing), (removing, stopped)) = (other(&store).await, other(&store).await);
+    let (read, is_read) = tokio::sync::oneshot::channel();
+    let (undone, is_undone) = tokio::sync::oneshot::channel();
+    let others = table.clone();
+    stopped.at(2, move |store, batch| async move {
+        read.send(()).unwrap();
+        is_undone.await.unwrap();
+        others.put("k", "newer").await.unwrap();
+        flagged(&store, "t", b"k").await;
+        store.run(Ctx::default(), batch).await
+    });
+    let (told, removed) = tokio::sync::oneshot::channel();
+    refusing.at(2, move |_, batch| async move {
+        tokio::spawn(async move { told.send(removing.remove("k").await) });
+        is_read.await.unwrap();
+        refused(&batch)
+    });
+    let error = making.put("k", "v").await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    undone.send(()).unwrap();
+    assert!(removed.await.unwrap().unwrap(), "what came next");
+    table.settle().await;
+    is_gone_for_good(&store, &table).await;
+}
+
+/// What a remove lists for its maker is not taken back by him.
+#[tokio::test]
+async fn what_a_remove_lists_is_not_taken_back_by_its_maker() {
+    let store = evicting();
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    let ((making, refusing), (removing, stopping)) = (other(&store).await, other(&store).await);
+    let (signed, is_signed) = tokio::sync::oneshot::channel();
+    let (undone, is_undone) = tokio::sync::oneshot::channel();
+    // It reads, signs and notes; then it stands still until the maker is through.
+    stopping.at(4, |store, batch| async move {
+        signed.send(()).unwrap();
+        is_undone.await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    let (told, removed) = tokio::sync::oneshot::channel();
+    refusing.at(2, move |_, batch| async move {
+        tokio::spawn(async move { told.send(removing.remove("k").await) });
+        is_signed.await.unwrap();
+        refused(&batch)
+    });
+    let error = making.put("k", "v").await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::Unknown), "{error}");
+    undone.send(()).unwrap();
+    assert!(removed.await.unwrap().unwrap());
+    table.settle().await;
+    is_gone_for_good(&store, &table).await;
+}
+
+/// An entry that is lost after a remove signed it, and before it listed it: another takes its place, and is listed first. That one goes with all that is before and after it.
+#[tokio::test]
+async fn what_a_remove_lists_after_its_loss_goes_with_what_came_next() {
+    for is_put_again in [false, true] {
+        let store = evicting();
+        let table = Table::open_or_create(&store, "t").await.unwrap();
+        let ((dying, dead), (removing, stopping)) = (other(&store).await, other(&store).await);
+        let others = table.clone();
+        stopping.at(3, move |store, batch| async move {
+            lose(&store, "t", b"k").await;
+            if is_put_again {
+                others.put("k", "newer").await.unwrap();
+                flagged(&store, "t", b"k").await;
+            }
+            store.run(Ctx::default(), batch).await
+        });
+        dies_at(&dead, 2, dying.put("k", "v")).await;
+        assert!(removing.remove("k").await.unwrap(), "it was there, or lost");
+        removing.settle().await;
+        is_gone_for_good(&store, &table).await;
+    }
+}
+
+/// A put comes late with its listing, and gives the entry that is there by then another incarnation; its maker has not listed it, is refused meanwhile, and does not take it back.
+#[tokio::test]
+async fn what_is_made_anew_is_not_taken_back_by_its_maker() {
+    let store = evicting();
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    let ((making, stopped), (next, refusing)) = (other(&store).await, other(&store).await);
+    let (made, is_made) = tokio::sync::oneshot::channel();
+    let (listed, is_listed) = tokio::sync::oneshot::channel();
+    refusing.at(2, |_, batch| async move {
+        made.send(()).unwrap();
+        is_listed.await.unwrap();
+        refused(&batch)
+    });
+    let (told, put) = tokio::sync::oneshot::channel();
+    // It is lost before it is listed, so nothing says that it is gone.
+    stopped.at(2, move |store, batch| async move {
+        lose(&store, "t", b"k").await;
+        tokio::spawn(async move { told.send(next.put("k", "next").await) });
+        is_made.await.unwrap();
+        tokio::time::sleep(Duration::from_millis(110)).await;
+        store.run(Ctx::default(), batch).await
+    });
+    // It looks late at the entry and the list, then it reads, signs and lists what came next.
+    let (undone, is_undone) = tokio::sync::oneshot::channel();
+    stopped.at(7, |store, batch| async move {
+        listed.send(()).unwrap();
+        is_undone.await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    let making = tokio::spawn(async move { (making.put("k", "v").await, making.settle().await).0 });
+    let error = put.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::Unknown), "{error}");
+    undone.send(()).unwrap();
+    making.await.unwrap().unwrap();
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "next");
+    assert!(table.remove("k").await.unwrap());
+    table.settle().await;
+    is_gone_for_good(&store, &table).await;
 }

@@ -600,6 +600,7 @@ async fn a_remove_that_is_given_up_is_unknown() {
     let (table, hooked, _) = two(&store).await;
     let removing = Table::options().timeout(Duration::from_millis(200)).open(&hooked.shared(), "t").await.unwrap();
     table.put("k", "v").await.unwrap();
+    flagged(&store, "t", b"k").await;
     for nth in 3..80 {
         hooked.at(nth, |_, batch| async move { fail(&batch, Effect::NotApplied) });
     }
@@ -642,6 +643,7 @@ async fn without_deletes_by_token_all_works_but_the_race_that_is_named() {
     is_gone_for_good(&table, "k").await;
     // A delete whose reply is lost is not tried again: it could take a newer entry.
     table.put("k", "v").await.unwrap();
+    flagged(&store, "t", b"k").await;
     hooked.at(3, |_, batch| async move { fail(&batch, Effect::Unknown) });
     assert!(removing.remove("k").await.unwrap_err().is_unknown());
     assert_eq!(table.get("k").await.unwrap().unwrap(), "v");

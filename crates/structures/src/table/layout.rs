@@ -435,11 +435,6 @@ impl<'v> Listing<'v> {
         self.by_key.get(key).map_or(Says::NotListed, |&at| self.rows[at].says())
     }
 
-    /// True if it remembers as many that are gone as it can: others may have been, too.
-    pub(crate) fn may_forget(&self) -> bool {
-        self.gone.len() >= GONE_MAX
-    }
-
     fn list(&mut self, incarnation: u64, key: &'v [u8], element: &'v [u8]) {
         let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(key));
         if !is_wanted || self.is_gone.contains(&incarnation) {

@@ -323,12 +323,10 @@ impl Inner {
         Ok(says)
     }
 
-    /// What the list says of a key, and whether it may have forgotten that an incarnation is gone. **Round trips: 1.**
-    pub(super) async fn ask_of_one(&self, effort: &mut Effort, spot: &Spot, key: &[u8]) -> Result<(Says, bool)> {
-        let read = self.read_list(effort, &[spot.shard]).await?.pop();
-        let reading = read.ok_or_else(larder_core::ext::no_reply)?;
-        let state = self.shards.fold(&reading, Listing::of([key]))?.state;
-        Ok((state.says(key), state.may_forget()))
+    /// What the list says of a key. **Round trips: 1.**
+    pub(super) async fn ask_of_one(&self, effort: &mut Effort, spot: &Spot, key: &[u8]) -> Result<Says> {
+        let says = self.ask(effort, &[(key, spot.shard)]).await?;
+        Ok(says.first().copied().unwrap_or(Says::NotListed))
     }
 
     /// Writes notes into a shard of the list. **Round trips: 1.**

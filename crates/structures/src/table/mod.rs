@@ -27,6 +27,7 @@
 //! |---|---|---|---|
 //! | put: a | there, not listed | | `get` finds it and repairs it; so does the next put, before it is acknowledged |
 //! | put: b | there, not listed | listed | the same; a second *listed* of one incarnation changes nothing |
+//! | remove of an entry that was not listed: signed, listed | there, not listed | maybe listed | as put: a, put: b |
 //! | remove: e | there | leaving | `keys` and `entries` look whether it is there, and list it; after ten minutes they give it a new incarnation. So does a handle that only gets and puts: behind a get or put of what is there, it looks through the key's shard of the list if it has not for ten minutes. Until then its loss is taken for the removal, which may yet have been |
 //! | remove: f | | leaving | absent to all; whoever reads the list notes it *gone* |
 //!
@@ -38,10 +39,10 @@
 //! | put, in a table with lives, takes the place of an entry that its maker has not listed yet | it lists that entry first. So incarnations of a key are on the list in their order; one that is *gone* takes along those before it, and the list remembers them all |
 //! | put and put of one handle, and the later one lands first | writes of one handle count in the order in which they began: the earlier one was overwritten. It neither counts in the entry nor makes an incarnation |
 //! | put joins an entry that others remove before its add, sent along, has arrived | the add makes it anew: while such a put is under way its value may be read, removed, and read again. Where it may come after the call, the put is `Unknown` |
-//! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough. Is the entry gone by then, and does the list not name its key, it may have been lost unlisted: `Unknown`, unless the store cannot lose it |
+//! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough. Is another there by then, it signs that first, as a repair does. Is the entry gone by then, and does the list not name its key, it may have been lost unlisted: `Unknown`, unless the store cannot lose it |
 //! | put joins an entry that is being removed | the token has changed: the remove looks again, and removes what it finds, or the put came after the delete and makes a new incarnation |
 //! | remove, in a table with lives, of an entry whose place a put takes meanwhile | begins anew with what is there, and removes that: it was there all the time |
-//! | remove of an entry that its maker has not listed yet | it signs and lists the entry first: a maker whom the list refuses does not take it back, so that others may make the next one before this one is listed. Was it lost in between, whoever takes its place is given another incarnation, as below. The maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |
+//! | remove of an entry that its maker has not listed yet | it signs and lists the entry first: so a maker whom the list refuses does not take it back, and others make no other before this one is listed. Was it lost in between, whoever takes its place is given another incarnation, as below. The maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and says the list that it is there, it is `Lost` to whoever misses it, though it may have been removed, and over a thousand others after it: nobody can tell, and no loss is to be silent (on a store that cannot lose it is noted *gone*); is a newer one there, that gets another incarnation, which takes the late one along |
 //! | a renewal (a new incarnation in the entry's place) comes between the steps of a remove | what was written to the entry is still in it, so the remove knows it again, and removes it under its new incarnation |
 //! | remove and remove | one deletes; the other finds it gone and answers false. Where it came and went between the other's steps, the list tells that from a loss: as for readers, it is read again |
 //! | remove, then put by others, then the remove's **g** | names the old incarnation, and leaves the new one alone |
@@ -77,7 +78,7 @@
 //! |---|---|
 //! | get, has | 1; of what is missing 2 (1 on a store that cannot lose); of what is lost, or missing in the last five minutes of its life, 4 |
 //! | get_many | 1 a node for each batch that the keys fill; where some are missing as above, for each 65,536 keys |
-//! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives, 4 where the entry is not listed yet |
+//! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives, 6 where the entry is not listed yet |
 //! | put of a new one | 2, and 2 behind the caller; 3 where they took more than 100 ms |
 //! | remove | 3, and 2 behind the caller; 6 where the entry is not listed yet; of what is missing 2; 4 where others are removing it, of what is lost 5; 3 more each time that others put it meanwhile |
 //! | keys | 1; 2 while entries are being removed, or lives end |
@@ -462,7 +463,7 @@ impl Table {
         self.0.put(key, value, Ttl::Never).await
     }
 
-    /// Puts an entry that is gone after `ttl`. **Round trips: 2** if there is none, 3 if there is, 4 if that one is not listed yet.
+    /// Puts an entry that is gone after `ttl`. **Round trips: 2** if there is none, 3 if there is, 6 if that one is not listed yet.
     ///
     /// The life ends by the store's clock; memcached counts whole seconds.
     ///

@@ -321,24 +321,23 @@ impl Inner {
             Err(error) if error.is_unknown() => Err(error),
             // The list takes no more, or is gone: nobody shall find what is not listed.
             Err(error) => match self.undo(effort, put, incarnation).await {
-                Ok(()) => Err(error),
-                Err(_) => Err(unknown(error)),
+                Ok(true) => Err(error),
+                _ => Err(unknown(error)),
             },
         }
     }
 
-    /// Removes the entry that a put made, if nobody else wrote to it or listed it: an equal value may be another's, who was told that it is there.
-    async fn undo(&self, effort: &mut Effort, put: &Put<'_>, incarnation: u64) -> Result<()> {
-        let Some(found) = self.read(effort, &put.spot, put.key).await? else { return Ok(()) };
+    /// Removes the entry that a put made, if nobody else wrote to it or listed it: an equal value may be another's, who was told that it is there. False where it
+    /// is another's by now, or gone: then others removed it, who were told so, or it is lost.
+    async fn undo(&self, effort: &mut Effort, put: &Put<'_>, incarnation: u64) -> Result<bool> {
+        let Some(found) = self.read(effort, &put.spot, put.key).await? else { return Ok(false) };
         let entry = self.entry(put.key, &found.item)?;
         let is_mine = entry.incarnation == incarnation && entry.is_all_of(put.stamp.writer, put.stamp.seq);
         let is_mine = is_mine && !found.is_listed && self.store.profile().delete_cas;
-        let Some(cas) = found.item.cas.filter(|_| is_mine) else { return Err(self.shards.unsupported()) };
+        let Some(cas) = found.item.cas.filter(|_| is_mine) else { return Ok(false) };
         let delete = Batch::from_iter([Op::delete_if(put.item_key.clone(), cas)]);
-        match next(&mut self.run(effort.ctx(), delete).await.into_iter())? {
-            Reply::Deleted | Reply::Miss => Ok(()),
-            other => Err(Inner::strange(&put.item_key, &other)),
-        }
+        let reply = next(&mut self.run(effort.ctx(), delete).await.into_iter())?;
+        Ok(reply == Reply::Deleted)
     }
 
     /// After a put joined an entry: sees to it that its key is listed, if its maker did not come to that.
@@ -349,19 +348,38 @@ impl Inner {
             }
             return self.shards.vigil.check();
         }
-        let since = ambient::now();
-        let Some(found) = self.read(effort, &put.spot, put.key).await.map_err(unknown)? else {
-            return self.gone_again(effort, put).await;
-        };
-        if found.is_listed {
+        for _ in 0..ROUNDS_MAX {
+            let since = ambient::now();
+            let found = self.read(effort, &put.spot, put.key).await.map_err(unknown)?;
+            let Some(found) = found else { return self.gone_again(effort, put).await };
+            if found.is_listed {
+                return self.shards.vigil.check();
+            }
+            let Some(incarnation) = self.list_joined(effort, put, found).await.map_err(unknown)? else {
+                events::conflict(self.subject());
+                effort.pause().await;
+                continue;
+            };
+            self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
+            self.flag(effort, put.key, incarnation).await;
             return self.shards.vigil.check();
         }
-        let Entry { incarnation, expiry_s, .. } = self.entry(put.key, &found.item).map_err(unknown)?;
+        Err(unknown(Error::new(ErrorKind::Conflict, "others wrote the entry at each try to list it")))
+    }
+
+    /// Lists the entry that a put joined, or the one that is there by now. The incarnation that is listed; `None` if it is another once more. **Round trips: 1**, 2 where it is another.
+    async fn list_joined(&self, effort: &Effort, put: &Put<'_>, found: Found) -> Result<Option<u64>> {
+        let entry = self.entry(put.key, &found.item)?;
+        let Entry { incarnation, expiry_s, .. } = entry;
+        // What this put is in, its maker does not take back any more.
+        let is_joined = entry.last(put.stamp.writer) == put.stamp.seq;
+        drop(entry);
+        if !is_joined {
+            return Ok(self.list_for_good(effort, &put.spot, put.key, found).await?.map(|_| incarnation));
+        }
         let note = Note::Listed { incarnation, expiry_s, key: put.key };
-        self.note(effort.deadline, put.spot.shard, &[note]).await.map_err(unknown)?;
-        self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
-        self.flag(effort, put.key, incarnation).await;
-        self.shards.vigil.check()
+        self.note(effort.deadline, put.spot.shard, &[note]).await?;
+        Ok(Some(incarnation))
     }
 
     /// After a put joined an entry that is gone by now: removed, or lost. Where the list names the key, that is told to whoever misses it. **Round trips: 1**, 0 on a store that
@@ -371,7 +389,7 @@ impl Inner {
     /// [`ErrorKind::Conflict`], of unknown effect, where it may have been lost before it was listed: then nobody is told.
     async fn gone_again(&self, effort: &mut Effort, put: &Put<'_>) -> Result<()> {
         if !self.is_lossless() {
-            let (says, _) = self.ask_of_one(effort, &put.spot, put.key).await.map_err(unknown)?;
+            let says = self.ask_of_one(effort, &put.spot, put.key).await.map_err(unknown)?;
             if !matches!(says, Says::Listed { .. } | Says::Mortal { .. }) {
                 return Err(unknown(unlisted()));
             }
@@ -380,11 +398,7 @@ impl Inner {
     }
 
     /// After an incarnation was noted *listed* that was there at `since`: had it been removed meanwhile, and the list forgotten that it
-    /// is gone, the note brought it back, and its key were lost for good. **Round trips: 0** where little time passed, else 1; 2 or 3
-    /// where the incarnation is not there any more.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`], of unknown effect, where the entry was removed or lost and nobody can tell which.
+    /// is gone, the note brought it back. **Round trips: 0** where little time passed, else those of [`check_listed`](Inner::check_listed).
     pub(super) async fn check_late(
         self: &Arc<Self>,
         effort: &mut Effort,
@@ -399,7 +413,7 @@ impl Inner {
         }
     }
 
-    /// The same, however little time passed. **Round trips: 1**; 2 or 3 where the incarnation is not there any more.
+    /// The same, however little time passed. **Round trips: 1**; 2 where the incarnation is not there any more, and 3 more, 6 at the most, where another is there that was listed before it.
     async fn check_listed(
         self: &Arc<Self>,
         effort: &mut Effort,
@@ -414,27 +428,21 @@ impl Inner {
         if newer == Some(incarnation) {
             return Ok(());
         }
-        let (says, may_forget) = self.ask_of_one(effort, spot, key).await?;
-        let may_be_over = match says {
+        let may_be_over = match self.ask_of_one(effort, spot, key).await? {
             Says::Listed { incarnation: last } if last == incarnation => false,
             Says::Mortal { incarnation: last, expiry_s } if last == incarnation => self.may_be_over(expiry_s),
             // The list knows that it left, or names one that came after it.
             _ => return Ok(()),
         };
-        if let Some(newer) = newer {
+        match newer {
             // Listed after the late one, its successor takes that along when it goes.
-            return self.renew(effort, key, newer).await;
+            Some(newer) => self.renew(effort, key, newer).await,
+            None if self.is_lossless() || may_be_over => {
+                self.note(effort.deadline, spot.shard, &[Note::Gone { incarnation }]).await
+            }
+            // Lost, as whoever misses it is told; or removed, and more than a thousand others after it. Nobody can tell which, and no loss is to be silent.
+            None => Ok(()),
         }
-        let cannot_be_lost = self.is_lossless() || may_be_over;
-        if !cannot_be_lost && !may_forget {
-            // Lost, and whoever misses it is told so.
-            return Ok(());
-        }
-        self.note(effort.deadline, spot.shard, &[Note::Gone { incarnation }]).await?;
-        if cannot_be_lost {
-            return Ok(());
-        }
-        Err(unknown(unlisted()))
     }
 
     /// Removes an entry; false if there was none.
@@ -456,6 +464,7 @@ impl Inner {
                 // It left before it was listed, maybe, or was lost: then another one may be on the list by now, in front of it.
                 let checked = self.check_listed(&mut effort, &spot, key, before).await;
                 checked.map_err(|error| begun(error, is_begun))?;
+                continue;
             }
             if let Some((before, writes)) = leaving.take_if(|(before, _)| Some(*before) != incarnation) {
                 self.tidy_behind(key, before);
@@ -582,7 +591,7 @@ impl Inner {
         });
     }
 
-    /// In a box, as [`check_late`](Inner::check_late) and this may call each other, until the call's time is over.
+    /// In a box, as [`check_listed`](Inner::check_listed) and this may call each other, until the call's time is over.
     fn renew<'a>(
         self: &'a Arc<Self>,
         effort: &'a mut Effort,

@@ -528,6 +528,11 @@ async fn round_trips_with_lives_are_as_documented() {
     flagged(&inner, "t", b"a").await;
     assert_eq!(cost(&counting, table.put_for("a", "2", life)).await, 3);
     flagged(&inner, "t", b"a").await;
+    // An entry whose maker died before he listed it.
+    let dead = Hooked::new(&inner);
+    let dying = Table::open(&dead.shared(), "t").await.unwrap();
+    dies_at(&dead, 2, dying.put_for("u", "1", life)).await;
+    assert_eq!(cost(&counting, table.put_for("u", "2", life)).await, 6);
     assert_eq!(cost(&counting, table.get("a")).await, 1);
 }
 

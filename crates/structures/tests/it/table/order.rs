@@ -7,6 +7,7 @@ use std::time::Duration;
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Replies, StoreRef};
 use larder_structures::Table;
 
+use super::races::Classic;
 use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::table::support::{evicting, flagged, lose, sorted_keys};
 
@@ -335,4 +336,95 @@ async fn what_is_made_anew_is_not_taken_back_by_its_maker() {
     assert!(table.remove("k").await.unwrap());
     table.settle().await;
     is_gone_for_good(&store, &table).await;
+}
+
+/// A put joined an entry that others removed before it came to list it; another put made the next one, and is refused. Listed by then, it would come after the one that follows, and be lost once that is removed.
+#[tokio::test]
+async fn what_is_there_in_the_place_of_what_a_put_joined_is_not_taken_back_by_its_maker() {
+    for nth in [3, 4] {
+        let store = evicting();
+        let table = Table::open_or_create(&store, "t").await.unwrap();
+        let ((dying, dead), (joining, stopped), (next, refusing)) =
+            (other(&store).await, other(&store).await, other(&store).await);
+        dies_at(&dead, 2, dying.put("k", "v")).await;
+        let (made, is_made) = tokio::sync::oneshot::channel();
+        let (read, is_read) = tokio::sync::oneshot::channel();
+        refusing.at(2, |_, batch| async move {
+            made.send(()).unwrap();
+            is_read.await.unwrap();
+            refused(&batch)
+        });
+        let (told, put) = tokio::sync::oneshot::channel();
+        let remover = table.clone();
+        // It has joined it, and looks at it once more.
+        stopped.at(2, |store, batch| async move {
+            assert!(remover.remove("k").await.unwrap());
+            remover.settle().await;
+            tokio::spawn(async move { told.send(next.put("k", "next").await) });
+            is_made.await.unwrap();
+            store.run(Ctx::default(), batch).await
+        });
+        // It is about to sign that, or to list it.
+        let others = table.clone();
+        stopped.at(nth, |store, batch| async move {
+            read.send(()).unwrap();
+            let refused = put.await.unwrap().unwrap_err();
+            if refused.known_effect() == Effect::NotApplied {
+                others.put("k", "after it").await.unwrap();
+                flagged(&store, "t", b"k").await;
+            }
+            store.run(Ctx::default(), batch).await
+        });
+        joining.put("k", "w").await.unwrap();
+        joining.settle().await;
+        assert!(table.remove("k").await.unwrap());
+        table.settle().await;
+        is_gone_for_good(&store, &table).await;
+    }
+}
+
+/// The maker is refused, and finds nothing to take back: others have removed his entry, and were told that it was there.
+#[tokio::test]
+async fn a_put_that_is_refused_and_was_removed_by_others_is_unknown() {
+    let store = evicting();
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    let (making, hooked) = other(&store).await;
+    let remover = table.clone();
+    hooked.at(2, |_, batch| async move {
+        assert!(remover.remove("k").await.unwrap());
+        remover.settle().await;
+        refused(&batch)
+    });
+    let error = making.put("k", "v").await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::Unknown), "{error}");
+    is_gone_for_good(&store, &table).await;
+}
+
+/// As above, and the one that took the place of what was lost is removed by others while this remove gives it another incarnation; and on a store without deletes by token, where no other is there.
+#[tokio::test]
+async fn a_remove_deletes_what_it_has_read_after_it_looked_at_its_listing() {
+    for is_removed_by_others in [false, true] {
+        let store: StoreRef = Arc::new(Classic(evicting()));
+        let table = Table::open_or_create(&store, "t").await.unwrap();
+        let ((dying, dead), (removing, stopping)) = (other(&store).await, other(&store).await);
+        dies_at(&dead, 2, dying.put("k", "v")).await;
+        let others = table.clone();
+        stopping.at(3, move |store, batch| async move {
+            lose(&store, "t", b"k").await;
+            others.put("k", "newer").await.unwrap();
+            flagged(&store, "t", b"k").await;
+            store.run(Ctx::default(), batch).await
+        });
+        if is_removed_by_others {
+            let others = table.clone();
+            stopping.at(5, move |store, batch| async move {
+                assert!(others.remove("k").await.unwrap());
+                others.settle().await;
+                store.run(Ctx::default(), batch).await
+            });
+        }
+        assert!(removing.remove("k").await.unwrap(), "removed, or lost");
+        removing.settle().await;
+        is_gone_for_good(&store, &table).await;
+    }
 }

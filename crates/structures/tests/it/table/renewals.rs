@@ -7,14 +7,14 @@ use larder_core::{Ctx, Effect, Error, ErrorKind, ManualClock, Op, PutMode, Remai
 use larder_store_memory::MemoryStore;
 use larder_structures::Table;
 
-use super::races::{before, dead_at, is_gone_for_good, is_listed_for_good, remove, two};
+use super::races::{before, dead_at, is_gone_for_good, is_listed_for_good, is_lost_until_removed, remove, two};
 use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, fail};
 use crate::table::support::{entry_key, evicting, flagged, is_flagged, sorted_keys};
 
 /// A reader renews what a dead client left leaving; others remove it before that is listed, and the list forgets it.
 #[tokio::test]
-async fn a_renewal_that_is_listed_too_late_does_not_bring_the_key_back() {
+async fn a_renewal_that_is_listed_too_late_is_a_loss() {
     let store = evicting();
     let (table, hooked, dying) = two(&store).await;
     for number in 0..1100u32 {
@@ -40,7 +40,7 @@ async fn a_renewal_that_is_listed_too_late_does_not_bring_the_key_back() {
     });
     assert!(reader.keys().await.unwrap().contains(&"k".into()));
     reader.settle().await;
-    is_gone_for_good(&table, "k").await;
+    is_lost_until_removed(&table, "k").await;
 }
 
 /// A reader gives the entry a new incarnation while a put of the same handle is on its way: that is no put, and overtakes none.

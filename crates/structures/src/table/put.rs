@@ -462,8 +462,7 @@ impl Inner {
                 && let Some(before) = listed.take_if(|listed| Some(*listed) != incarnation)
             {
                 // It left before it was listed, maybe, or was lost: then another one may be on the list by now, in front of it.
-                let checked = self.check_listed(&mut effort, &spot, key, before).await;
-                checked.map_err(|error| begun(error, is_begun))?;
+                self.check_listed(&mut effort, &spot, key, before).await.map_err(|error| begun(error, is_begun))?;
                 continue;
             }
             if let Some((before, writes)) = leaving.take_if(|(before, _)| Some(*before) != incarnation) {
@@ -486,8 +485,8 @@ impl Inner {
                 }
             };
             if !found.is_listed && listed != Some(incarnation) {
-                listed =
-                    self.list_first(&mut effort, &spot, key, found).await.map_err(|error| begun(error, is_begun))?;
+                let made = self.list_first(&mut effort, &spot, key, found).await;
+                listed = made.map_err(|error| begun(error, is_begun))?;
                 continue;
             }
             if let Some((_, seen)) = &mut leaving {

@@ -83,7 +83,7 @@ async fn round_trips_are_as_documented() {
     assert_eq!(cost(&counting, table.get("b")).await, 1);
 }
 
-/// What the third one is for: `a_listing_that_comes_after_the_list_forgot_that_the_entry_is_gone_is_taken_back`, in `races.rs`.
+/// What the third one is for: `a_listing_that_comes_after_the_list_forgot_that_the_entry_is_gone_is_a_loss_or_is_taken_back`, in `races.rs`.
 #[tokio::test]
 async fn a_put_that_lists_its_new_entry_late_takes_one_more() {
     let (store, counting) = counting(evicting());

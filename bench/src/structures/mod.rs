@@ -134,8 +134,7 @@ async fn prepare(store: &StoreRef, job: Job, tasks: usize) -> Result<(Vec<Record
         example.step().await?;
         batches = recorder.take();
         // Now and then a compaction of what was put over travels along: its token is good once, so it cannot be sent again.
-        let carries =
-            job == Job::TablePut && batches.iter().flat_map(|recorded| &recorded.batch).any(|op| op.cas().is_some());
+        let carries = job == Job::TablePut && batches.iter().any(Recorded::is_conditional);
         if batches.len() == job.round_trips() && !carries {
             break;
         }

@@ -27,6 +27,11 @@ impl Recorded {
         self.batch.len()
     }
 
+    /// True if one of its ops is, on a token.
+    pub(super) fn is_conditional(&self) -> bool {
+        self.batch.iter().any(|op| op.cas().is_some())
+    }
+
     /// Whether this is what the op was to answer: what it answered then; or that it took effect, where it then came with a token of before.
     fn expects(&self, op: usize, reply: &Reply) -> bool {
         let verb = &self.batch[op].verb;
@@ -103,7 +108,7 @@ impl Raw {
             appended: HashMap::new(),
             appended_bytes_max: APPENDED_BYTES_MAX / tasks,
         };
-        let is_conditional = batches.iter().flat_map(|recorded| &recorded.batch).any(|op| op.cas().is_some());
+        let is_conditional = batches.iter().any(Recorded::is_conditional);
         for at in 0..raw.batches.len() {
             for op in 0..raw.batches[at].ops() {
                 let recorded = raw.batches[at].batch[op].key.clone();

@@ -59,7 +59,7 @@ Examples:
     Union(UniqueUnion),
     /// Remove a day with all its visitors, or what is left of one that was lost
     #[command(after_help = "\
-Round trips: open 1, forget 5 (1 more for each further 4,096 shards).
+Round trips: open 1, forget 4 (1 more for each further 4,096 shards).
 
 Examples:
   larder unique forget site --at 2026-01-31T12:00:00Z")]

@@ -205,7 +205,30 @@ impl Ledger {
     /// [`ErrorKind::Lost`] where the ledger is gone, [`ErrorKind::Full`] where it has no room, those of the store. A lost reply is settled by
     /// reading; what stays open at the deadline is [`Effect::Unknown`].
     pub(crate) async fn register(&self, deadline: Instant, pieces: &[Piece]) -> Result<()> {
-        self.write(deadline, Action::Put, pieces).await
+        self.exchange(deadline, pieces, &[]).await
+    }
+
+    /// Lists pieces, and removes entries, whatever became of their keys: in one write, where they do not fill several. Whoever reads meanwhile finds these or those,
+    /// and never neither. **Round trips: 1.**
+    ///
+    /// # Errors
+    /// Those of [`register`](Ledger::register).
+    pub(crate) async fn exchange(&self, deadline: Instant, new: &[Piece], old: &[Piece]) -> Result<()> {
+        let puts = new.iter().map(|piece| (Action::Put, piece));
+        let changes: Vec<_> = puts.chain(old.iter().map(|piece| (Action::Remove, piece))).collect();
+        for changes in changes.chunks(ENTRIES_A_WRITE) {
+            let mut elements = Vec::with_capacity(changes.len() * (ENTRY_BYTES + 1));
+            for &(action, piece) in changes {
+                engine::put_element(&mut elements, action, &piece.encode());
+            }
+            let write = Write { parts: vec![Part { shard: 0, elements }], deadline };
+            let left = deadline.saturating_duration_since(ambient::now());
+            let outcomes = self.combiner.submit_within(write, left).await?;
+            for (_, outcome) in outcomes.iter() {
+                outcome.clone().map_err(described)?;
+            }
+        }
+        self.vigil().check()
     }
 
     /// Removes entries of pieces that are past their life, of those given. An entry goes only once its key is gone: while it is
@@ -234,23 +257,7 @@ impl Ledger {
             let is_gone = |reply: &Result<Reply>| matches!(reply, Ok(Reply::Miss | Reply::Deleted));
             gone.extend(part.iter().zip(&replies).filter(|(_, reply)| is_gone(reply)).map(|(piece, _)| *piece));
         }
-        self.write(deadline, Action::Remove, &gone).await
-    }
-
-    async fn write(&self, deadline: Instant, action: Action, pieces: &[Piece]) -> Result<()> {
-        for pieces in pieces.chunks(ENTRIES_A_WRITE) {
-            let mut elements = Vec::with_capacity(pieces.len() * (ENTRY_BYTES + 1));
-            for piece in pieces {
-                engine::put_element(&mut elements, action, &piece.encode());
-            }
-            let write = Write { parts: vec![Part { shard: 0, elements }], deadline };
-            let left = deadline.saturating_duration_since(ambient::now());
-            let outcomes = self.combiner.submit_within(write, left).await?;
-            for (_, outcome) in outcomes.iter() {
-                outcome.clone().map_err(described)?;
-            }
-        }
-        self.vigil().check()
+        self.exchange(deadline, &[], &gone).await
     }
 }
 

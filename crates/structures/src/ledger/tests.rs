@@ -98,6 +98,10 @@ async fn round_trips_are_as_documented() {
     ledger.trim(soon(), &[piece(1, 0, 1)], |piece| manifest.data_key(&name, piece.number)).await.unwrap();
     assert_eq!(spent(before), 4, "trim");
     assert_eq!(ledger.read(Ctx::default()).await.unwrap().pieces(), [piece(2, 0, 2)]);
+    let before = counting.counts().round_trips;
+    ledger.exchange(soon(), &[piece(3, 0, 3), piece(4, 0, 4)], &[piece(2, 0, 2), piece(5, 0, 5)]).await.unwrap();
+    assert_eq!(spent(before), 1, "exchange");
+    assert_eq!(ledger.read(Ctx::default()).await.unwrap().pieces(), [piece(3, 0, 3), piece(4, 0, 4)]);
 }
 
 #[tokio::test]

@@ -1,12 +1,13 @@
 //! What all parts of a handle share: periods, their heads and keys, the ledger.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use larder_core::{
-    Batch, ClockRef, Ctx, Durability, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Ttl, Want, ambient,
+    Batch, Cas, ClockRef, Ctx, Durability, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Ttl, Want,
+    ambient,
 };
 
 use super::layout::{self, Head, PERIOD_MAX, Params};
@@ -28,8 +29,13 @@ const OPS_A_BATCH: usize = 4_096;
 
 /// Parts of a period, as the ledger lists them.
 pub(super) const MADE: u16 = 0;
-/// Being made, with the number of shards above the period's number. Only where nothing expires: what a crash leaves behind is found by it.
+/// With the number of shards above the period's number, as those below: they are found by it where the head is gone. Where nothing expires it is listed before
+/// there are any, so that what a crash leaves behind is found by it, too.
 pub(super) const PLANNED: u16 = 1;
+/// A life whose shards are being deleted: there is no other of its period before they are.
+pub(super) const FORGETTING: u16 = 2;
+/// A life whose shards were deleted, with how many of them may come late: whatever else is listed of it, or stands as its head, is void for ever.
+pub(super) const FORGOTTEN: u16 = 3;
 const PERIOD_BITS: u32 = 40;
 
 /// An opened structure, but for the writes under way.
@@ -53,6 +59,18 @@ pub(super) struct Core {
 pub(super) struct Day {
     pub(super) period: u64,
     pub(super) head: Head,
+}
+
+/// The head that stands, with its token.
+pub(super) type Standing = Option<(Arc<Day>, Option<Cas>)>;
+
+/// What a look at a period found.
+pub(super) struct Look {
+    /// The life of it that stands; `None` where nobody came, or all that came were forgotten.
+    pub(super) day: Option<Arc<Day>>,
+    pub(super) list: List,
+    /// The token of a head that was forgotten: that of the next life takes its place.
+    pub(super) void: Option<Cas>,
 }
 
 impl Core {
@@ -161,7 +179,7 @@ impl Core {
     pub(super) async fn day(&self, ctx: Ctx, period: u64) -> Result<Option<Arc<Day>>> {
         match self.known(period) {
             Some(day) => Ok(Some(day)),
-            None => Ok(self.look(ctx, period).await?.0),
+            None => Ok(self.look(ctx, period).await?.day),
         }
     }
 
@@ -172,42 +190,58 @@ impl Core {
     /// Reads a period's head, and the ledger. What the ledger lists is remembered. **Round trips: 1**, 2 where the head seems gone.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] where the ledger lists a head that is gone.
-    pub(super) async fn look(&self, ctx: Ctx, period: u64) -> Result<(Option<Arc<Day>>, List)> {
+    /// [`ErrorKind::Lost`] where the ledger lists a head that is gone, or a life that is being forgotten.
+    pub(super) async fn look(&self, ctx: Ctx, period: u64) -> Result<Look> {
+        let (mut head, list) = self.read(ctx, period).await?;
+        if list.pieces().iter().any(|piece| is_half_forgotten(&list, piece, period)) {
+            return Err(self.being_forgotten(period));
+        }
+        // It lists another life of the period than the one whose head is there, or one without a head.
+        let is_strange = |head: &Standing| {
+            let here = head.as_ref().map(|(day, _)| day.head.incarnation);
+            let stands = |piece: &&Piece| piece.part == MADE && piece.number == period && !is_forgotten(&list, piece);
+            list.pieces().iter().filter(stands).any(|piece| Some(piece.incarnation) != here)
+        };
+        let is_void = |day: &Day| is_forgotten(&list, &day.piece());
+        if is_strange(&head) {
+            // The two were read in no order: what was listed by then was there before, and is now.
+            let key = self.head_key(period)?;
+            head = self.head_of(period, &key, one(self.store.run(ctx, Batch::from_buf([head_op(&key)])).await)?)?;
+            if is_strange(&head) {
+                let is_another = head.is_some_and(|(day, _)| !is_void(&day));
+                let what = if is_another { "it was made again since" } else { "its head is gone" };
+                return Err(self.lost(period, what, Some(&key)));
+            }
+        }
+        let (day, void) = match head {
+            Some((day, cas)) if is_void(&day) => (None, cas),
+            head => (head.map(|(day, _)| day), None),
+        };
+        if let Some(day) = day.as_ref().filter(|day| list.has_exactly(&day.piece())) {
+            self.remember(day);
+        }
+        Ok(Look { day, list, void })
+    }
+
+    /// Reads the head that stands, and the ledger, in no order. **Round trips: 1.**
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for what is no head, and those of the store.
+    pub(super) async fn read(&self, ctx: Ctx, period: u64) -> Result<(Standing, List)> {
         let key = self.head_key(period)?;
         let before = self.ledger.seen();
-        let batch = Batch::from_iter([Op::get(key.clone(), Want::VALUE), self.ledger.read_op()]);
+        let batch = Batch::from_iter([head_op(&key), self.ledger.read_op()]);
         let mut replies = self.vigil().run(ctx, batch).await.into_iter();
         let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
         let (found, listed) = (next()?, next());
         let list = self.ledger.list(listed, before)?;
-        let mut day = self.day_of(period, &key, found)?;
-        // It lists another life of the period than the one whose head is there, or one without a head.
-        let is_strange = |day: &Option<Arc<Day>>| {
-            let here = day.as_ref().map(|day| day.head.incarnation);
-            list.pieces()
-                .iter()
-                .any(|piece| piece.part == MADE && piece.number == period && Some(piece.incarnation) != here)
-        };
-        if is_strange(&day) {
-            // The two were read in no order: what was listed by then was there before, and is now.
-            let get = Op::get(key.clone(), Want::VALUE);
-            day = self.day_of(period, &key, one(self.store.run(ctx, Batch::from_buf([get])).await)?)?;
-            if is_strange(&day) {
-                let what = if day.is_some() { "it was made again since" } else { "its head is gone" };
-                return Err(self.lost(period, what, Some(&key)));
-            }
-        }
-        if let Some(day) = day.as_ref().filter(|day| list.has_exactly(&day.piece())) {
-            self.remember(day);
-        }
-        Ok((day, list))
+        Ok((self.head_of(period, &key, found)?, list))
     }
 
-    fn day_of(&self, period: u64, key: &Key, found: Reply) -> Result<Option<Arc<Day>>> {
+    fn head_of(&self, period: u64, key: &Key, found: Reply) -> Result<Standing> {
         let Some(item) = found.into_item() else { return Ok(None) };
         let head = Head::decode(&item.value).map_err(|error| error.key(key))?;
-        Ok(Some(Arc::new(Day { period, head })))
+        Ok(Some((Arc::new(Day { period, head }), item.cas)))
     }
 
     pub(super) fn remember(&self, day: &Arc<Day>) {
@@ -231,12 +265,25 @@ impl Core {
 
     /// The error for a period of which something is gone. Others go on.
     pub(super) fn lost(&self, period: u64, what: &str, key: Option<&Key>) -> Error {
-        self.forget(period);
         let detail = format!(
             "period {period} of {}: {what}: evicted, or lost in a restart, or another program's value stands under its key, which is left as it is; \
              `forget` clears what is left of it, and another name or namespace keeps clear of that program",
             self.name
         );
+        self.loss(period, detail, key)
+    }
+
+    /// The error for a period that is being forgotten: a part of it may be gone.
+    fn being_forgotten(&self, period: u64) -> Error {
+        let detail = format!(
+            "period {period} of {} is being forgotten, or was in a part: `forget` clears away the rest",
+            self.name
+        );
+        self.loss(period, detail, None)
+    }
+
+    fn loss(&self, period: u64, detail: String, key: Option<&Key>) -> Error {
+        self.forget(period);
         let error = Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone());
         let error = match key {
             Some(key) => error.key(key),
@@ -283,7 +330,8 @@ impl Core {
         let now_ms = self.now_ms();
         let is_over = |piece: &&Piece| self.kept_until_ms(period_of(piece)).saturating_add(slack_ms) <= now_ms;
         let over: Vec<Piece> = list.pieces().iter().filter(is_over).copied().collect();
-        if over.len() >= TRIM_MIN {
+        let periods: BTreeSet<u64> = over.iter().map(period_of).collect();
+        if periods.len() >= TRIM_MIN {
             // The next one tries again.
             _ = self.ledger.trim(deadline, &over, |piece| self.head_key(period_of(piece))).await;
         }
@@ -295,11 +343,31 @@ impl Day {
         Piece { number: self.period, part: MADE, incarnation: self.head.incarnation }
     }
 
-    /// The entry of a period that is being made.
+    /// The entry of a period that is being made, or was.
     pub(super) fn plan(&self) -> Piece {
-        let number = self.period | u64::from(self.head.shards) << PERIOD_BITS;
-        Piece { number, part: PLANNED, incarnation: self.head.incarnation }
+        entry(self.period, self.head.shards, PLANNED, self.head.incarnation)
     }
+}
+
+/// An entry that tells how many shards there are.
+pub(super) fn entry(period: u64, shards: u32, part: u16, incarnation: u64) -> Piece {
+    Piece { number: period | u64::from(shards) << PERIOD_BITS, part, incarnation }
+}
+
+/// True if the life that an entry is of was forgotten.
+pub(super) fn is_forgotten(list: &List, of: &Piece) -> bool {
+    let is_same = |piece: &Piece| piece.incarnation == of.incarnation && period_of(piece) == period_of(of);
+    list.pieces().iter().any(|piece| piece.part == FORGOTTEN && is_same(piece))
+}
+
+/// True for the entry of a life of a period that is being forgotten, and was not yet.
+fn is_half_forgotten(list: &List, piece: &Piece, period: u64) -> bool {
+    piece.part == FORGETTING && period_of(piece) == period && !is_forgotten(list, piece)
+}
+
+/// The op that reads a head.
+fn head_op(key: &Key) -> Op {
+    Op::get(key.clone(), Want::VALUE | Want::CAS)
 }
 
 fn kept_until_ms(params: &Params, period: u64) -> u64 {

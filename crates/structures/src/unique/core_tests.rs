@@ -48,6 +48,46 @@ async fn a_period_tells_how_many_to_expect_of_the_next_for_as_long_as_it_is_kept
     assert_eq!(site.forecast(NOW + 1).await.unwrap(), 10, "it is over");
 }
 
+/// And one of which shards may come late is remembered for as long as nobody looks for them.
+#[tokio::test]
+async fn the_list_remembers_the_last_periods_of_those_that_were_forgotten() {
+    const KEPT: u64 = 1_024;
+    let site = open(UniqueVisitors::options().expected(1).clock(clock())).await;
+    let core = &site.0.core;
+    let (first, late) = (NOW - KEPT - 3, NOW - KEPT - 4);
+    let mut pieces: Vec<Piece> = (first..NOW).map(|period| entry(period, 0, FORGOTTEN, period)).collect();
+    pieces.push(entry(late, 3, PLANNED, 7));
+    core.ledger.register(core.deadline(), &pieces).await.unwrap();
+    for period in [late, NOW] {
+        site.add_in(period, [1u64]).await.unwrap();
+        site.forget(period).await.unwrap();
+    }
+    let list = core.ledger.read(Ctx::default()).await.unwrap();
+    assert!(list.pieces().iter().all(|piece| piece.part == FORGOTTEN), "{list:?}");
+    // Beside the one that was forgotten last.
+    let periods: Vec<u64> = list.pieces().iter().map(period_of).collect();
+    assert_eq!(periods, (NOW - KEPT..=NOW).chain([late]).collect::<Vec<_>>());
+    assert_eq!(list.pieces().last(), Some(&entry(late, 3, FORGOTTEN, 7)));
+}
+
+#[tokio::test]
+async fn a_period_that_was_forgotten_and_is_over_is_listed_no_longer() {
+    let clock = clock();
+    let store: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().unwrap());
+    let hours = UniqueVisitors::options().period(HOUR).keep(HOUR).clock(clock.clone());
+    let site = hours.open_or_create(&store, "site").await.unwrap();
+    for _ in 0..16 {
+        site.add([1u64]).await.unwrap();
+        site.forget(site.current().unwrap()).await.unwrap();
+        clock.advance(HOUR);
+    }
+    let listed = async || site.0.core.ledger.read(Ctx::default()).await.unwrap().pieces().len();
+    assert_eq!(listed().await, 16);
+    clock.advance(3 * HOUR);
+    site.add([1u64]).await.unwrap();
+    assert_eq!(listed().await, 2, "this one, and its plan");
+}
+
 /// Items of a server, as it says itself.
 #[derive(Debug)]
 struct Server(StoreRef);

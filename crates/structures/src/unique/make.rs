@@ -1,22 +1,38 @@
-//! Making a period: its shards, then its head, then its entry in the ledger; and clearing one away.
+//! Making a period: its shards, then its head, then its entry in the ledger; and forgetting one.
 //!
 //! | step | what a crash after it leaves |
 //! |---|---|
 //! | plan it in the ledger (where nothing expires) | an entry that says which keys may be there |
 //! | create every shard, empty | shards that nobody reads; they expire, or the plan names them to whoever drops the structure |
 //! | add the head: of several that race one wins, the others remove their shards | a period that is there; the next writer enters it in its maker's place |
-//! | enter it in the ledger | a period whose loss is told from now on |
+//! | enter it in the ledger, and its plan with it | a period whose loss is told from now on, and whose shards are found though the head is gone |
 //! | look at head and ledger again | the same; two lives that were made of one period are both listed by now |
 //!
 //! A visitor is counted after the last step. So a shard that is missing was lost, and never was not there yet.
+//!
+//! # Forgetting one
+//! | step | what a crash after it leaves |
+//! |---|---|
+//! | read head and ledger: which lives the period has, of any maker | nothing |
+//! | enter each as being forgotten, with its shards, in place of its other entries | a period that is told to be lost, but to who has it open; it may be forgotten again |
+//! | delete the shards, and the head by its token | the same, to all |
+//! | enter each as forgotten, in place of that | nothing: the period is as one that nobody came in |
+//!
+//! So nobody begins another life of a period while anybody may add to the one before, and that is void for ever, whatever comes of it late: a head of it that stands
+//! counts as none, and the next one takes its place by its token; an entry of it is passed over; a maker who finds that his own was forgotten before he had
+//! entered it removes his shards and begins anew. Should he die before that, the entry names them to the next who forgets the period, and to whoever drops the
+//! structure; of a life that had its head or its entry no shard comes late, and the entry names none.
+//!
+//! These entries end with their periods; where nothing expires they stay, at 19 bytes a life. Of those that name no shards 1,024 stay, of the last
+//! periods: what comes late of one that is not known any more is told as a loss.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Want};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Want};
 
-use super::core::{Core, Day, MADE, one, period_of, planned_shards};
+use super::core::{Core, Day, FORGETTING, FORGOTTEN, Look, MADE, entry, is_forgotten, one, period_of, planned_shards};
 use super::layout::{self, Head, Members, PERIOD_MAX, Precision};
 use super::native::owned_set;
 use super::sizing;
@@ -32,6 +48,16 @@ use crate::retry::Backoff;
 const TRIES_MAX: usize = 8;
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How many entries of lives that were forgotten, and of which no shard comes late, stay in the ledger, beside those of the period that is forgotten.
+const FORGOTTEN_MAX: usize = 1_024;
+
+/// A life of a period that is to be forgotten.
+#[derive(Default)]
+struct Life {
+    shards: u32,
+    /// All its shards were made: none comes late.
+    is_whole: bool,
+}
 
 impl Core {
     /// A period, made if nobody came in it yet. **Round trips: 0** for one that is known, 1 to find it, 7 to make it (6 where periods expire), and more where
@@ -62,18 +88,18 @@ impl Core {
 
     /// `None` where others were first: look again.
     async fn try_open(&self, deadline: Instant, ctx: Ctx, period: u64) -> Result<Option<Arc<Day>>> {
-        let (found, list) = self.look(ctx, period).await?;
+        let Look { day: found, list, void } = self.look(ctx, period).await?;
         let is_there = found.is_some();
         let day = match found {
             Some(day) if list.has_exactly(&day.piece()) => return Ok(Some(day)),
             Some(day) => day,
             None => {
                 self.trim(deadline, &list).await;
-                let Some(made) = self.make(deadline, period, &list).await? else { return Ok(None) };
+                let Some(made) = self.make(deadline, period, &list, void).await? else { return Ok(None) };
                 made
             }
         };
-        if let Err(error) = self.ledger.register(deadline, &[day.piece()]).await {
+        if let Err(error) = self.ledger.register(deadline, &[day.piece(), day.plan()]).await {
             // Where only this life of the name is over, the list may be there, and name it.
             if !is_there && error.kind() == ErrorKind::Lost && self.ledger.is_gone(ctx).await {
                 // It was dropped meanwhile: nobody would find what was made.
@@ -84,12 +110,17 @@ impl Core {
         }
         // The head may have been thrown away before the ledger had it, and another have made the period again: then each would count in a life of its own. The
         // later of two to enter theirs reads both here, and a head that is seen after its entry cannot be made again unnoticed.
-        let (found, list) = self.look(ctx, period).await?;
+        let Look { day: found, list, .. } = self.look(ctx, period).await?;
+        if is_forgotten(&list, &day.piece()) {
+            // Before it was listed: who forgot it may have deleted its shards before they were made.
+            self.delete_shards(ctx, &day.head, day.head.shards).await;
+        }
         Ok(found.filter(|day| list.has_exactly(&day.piece())))
     }
 
-    /// Makes a period, but for its entry in the ledger. `None` where others were first, or nothing is known of the head: look again.
-    async fn make(&self, deadline: Instant, period: u64, list: &List) -> Result<Option<Arc<Day>>> {
+    /// Makes a period, but for its entry in the ledger; its head takes the place of one that is void. `None` where others were first, or nothing is known of the head:
+    /// look again.
+    async fn make(&self, deadline: Instant, period: u64, list: &List, void: Option<Cas>) -> Result<Option<Arc<Day>>> {
         let ctx = Ctx { deadline: Some(deadline) };
         let expected = self.forecast(ctx, period).await?;
         let incarnation = random_id();
@@ -106,7 +137,7 @@ impl Core {
         let created = self.create_shards(ctx, &day).await;
         let may_come_late = created.is_err();
         let made = match created {
-            Ok(()) => self.add_head(ctx, &day).await,
+            Ok(()) => self.add_head(ctx, &day, void).await,
             Err(error) => Err(error),
         };
         let is_ours = match &made {
@@ -174,16 +205,19 @@ impl Core {
         Ok(Op::put(key, PutMode::Add, value, self.life(day.period)))
     }
 
-    /// Adds the head. True if it is ours that stands, false if another's does.
+    /// Adds the head, or puts it in the place of one that is void. True if it is ours that stands, false if another's does.
     ///
     /// # Errors
     /// Unknown exactly where ours may have landed, or may yet.
-    async fn add_head(&self, ctx: Ctx, day: &Day) -> Result<bool> {
+    async fn add_head(&self, ctx: Ctx, day: &Day, void: Option<Cas>) -> Result<bool> {
         let key = self.head_key(day.period)?;
-        let add = Op::put(key.clone(), PutMode::Add, day.head.encode(), self.life(day.period));
+        let mode = void.map_or(PutMode::Add, PutMode::Cas);
+        let add = Op::put(key.clone(), mode, day.head.encode(), self.life(day.period));
         let doubt = match one(self.store.run(ctx, Batch::from_buf([add.clone()])).await) {
             Ok(Reply::Stored) => return Ok(true),
             Ok(Reply::NotStored) => None,
+            // It is not the void one any more.
+            Ok(Reply::Exists | Reply::Miss) if void.is_some() => None,
             Ok(other) => return Err(unexpected(&add, &other)),
             Err(error) if error.is_unknown() => Some(error),
             Err(error) => return Err(error),
@@ -208,29 +242,104 @@ impl Core {
         }
     }
 
-    /// Removes a period: its shards, its head, its entries. **Round trips: 3**, and as many as its shards take.
+    /// Forgets a period: all lives of it that are there. **Round trips: 4**, and more where their shards fill several batches; 1 where there are none.
     ///
     /// # Errors
-    /// Those of the store; what is left then says [`ErrorKind::Lost`], and can be removed again.
+    /// [`ErrorKind::LayoutMismatch`] where another program's value stood under a shard's key: it is left, and the period is forgotten. Those of the store; then it says
+    /// [`ErrorKind::Lost`], and can be forgotten again.
     pub(super) async fn remove(&self, deadline: Instant, period: u64) -> Result<()> {
         let ctx = Ctx { deadline: Some(deadline) };
         self.forget(period);
-        let listed = self.ledger.read(ctx).await?;
-        let entries: Vec<Piece> = listed.pieces().iter().filter(|piece| period_of(piece) == period).copied().collect();
-        let mut keys = keys_of(&self.store, ctx, &self.name, &self.manifest, &entries).await?;
-        let head = self.head_key(period)?;
-        keys.retain(|owned| owned.key != head);
-        keys.push(Owned::item(head.clone()));
+        let (head, list) = self.read(ctx, period).await?;
+        let is_left = |piece: &&Piece| period_of(piece) == period && piece.part <= FORGOTTEN && !is_spent(piece);
+        let listed: Vec<Piece> = list.pieces().iter().filter(is_left).copied().collect();
+        let lives = lives(&listed, head.as_ref().map(|(day, _)| day.head));
+        if lives.is_empty() {
+            return Ok(());
+        }
+        let begun: Vec<Piece> = lives.iter().map(|(&id, life)| entry(period, life.shards, FORGETTING, id)).collect();
+        // What says that it was forgotten stays.
+        let made: Vec<Piece> = listed.iter().filter(|piece| piece.part < FORGETTING).copied().collect();
+        self.ledger.exchange(deadline, &begun, &made).await?;
+        let foreign = self.delete_lives(ctx, period, &lives, head.and_then(|(_, cas)| cas)).await?;
+        let late = |life: &Life| if life.is_whole { 0 } else { life.shards };
+        let done: Vec<Piece> = lives.iter().map(|(&id, life)| entry(period, late(life), FORGOTTEN, id)).collect();
+        let mut old: Vec<Piece> = listed.into_iter().chain(begun).filter(|piece| !done.contains(piece)).collect();
+        if self.store.profile().delete_cas {
+            // Else the heads stand yet, and are found by them.
+            old.extend(surplus(&list, period));
+        }
+        self.ledger.exchange(deadline, &done, &old).await?;
+        foreign.map_or(Ok(()), Err)
+    }
+
+    /// Deletes the shards of lives, and the head by its token, where the store can. The error for what is another program's, which is left. **Round trips: 1** for every
+    /// 4,096 shards.
+    ///
+    /// # Errors
+    /// Those of the store.
+    async fn delete_lives(
+        &self,
+        ctx: Ctx,
+        period: u64,
+        lives: &BTreeMap<u64, Life>,
+        head: Option<Cas>,
+    ) -> Result<Option<Error>> {
         let profile = self.store.profile();
-        for part in keys.chunks(self.ops_a_batch()) {
-            let ops: Batch = part.iter().map(|owned| owned.remove_op(&profile)).collect();
-            for (op, reply) in ops.iter().zip(self.store.run(ctx, ops.clone()).await) {
-                let removed = reply.and_then(|reply| owned::is_removed(op, &reply));
-                removed.map_err(|error| error.effect(Effect::Unknown))?;
+        let mut deletes = Vec::new();
+        for (&incarnation, life) in lives {
+            let head = Head { incarnation, expected: 0, shards: life.shards, bits: 64, padded_bytes: 0 };
+            let keys = self.shard_keys(&head, 0..life.shards)?;
+            deletes.extend(keys.into_iter().map(|key| owned_shard(self.is_native(), key).remove_op(&profile)));
+        }
+        if let Some(cas) = head.filter(|_| profile.delete_cas) {
+            deletes.push(Op::delete_if(self.head_key(period)?, cas));
+        }
+        let mut foreign = None;
+        for part in deletes.chunks(self.ops_a_batch()) {
+            for (op, reply) in part.iter().zip(self.store.run(ctx, part.iter().cloned().collect()).await) {
+                let removed = reply.and_then(|reply| match reply {
+                    // Another head stands by now.
+                    Reply::Exists if op.cas().is_some() => Ok(false),
+                    reply => owned::is_removed(op, &reply),
+                });
+                match removed.map_err(|error| error.effect(Effect::Unknown)) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::LayoutMismatch => _ = foreign.get_or_insert(error),
+                    Err(error) => return Err(error),
+                }
             }
         }
-        self.ledger.trim(deadline, &entries, |_| Ok(head.clone())).await
+        Ok(foreign)
     }
+}
+
+/// The lives of a period, by their incarnations: those that entries are of, and the one whose head stands.
+fn lives(listed: &[Piece], head: Option<Head>) -> BTreeMap<u64, Life> {
+    let mut lives: BTreeMap<u64, Life> = BTreeMap::new();
+    for piece in listed {
+        let life = lives.entry(piece.incarnation).or_default();
+        life.shards = life.shards.max(planned_shards(piece));
+        life.is_whole |= piece.part == MADE;
+    }
+    if let Some(head) = head {
+        lives.insert(head.incarnation, Life { shards: head.shards, is_whole: true });
+    }
+    lives
+}
+
+/// True for the entry of a life that was forgotten and of which no shard comes late: there is nothing left to do about it.
+fn is_spent(piece: &Piece) -> bool {
+    piece.part == FORGOTTEN && planned_shards(piece) == 0
+}
+
+/// Entries that are spent, of other periods, where there are too many: those of the first ones.
+fn surplus(list: &List, period: u64) -> Vec<Piece> {
+    // Their numbers are those of the periods.
+    let is_of_another = |piece: &&Piece| is_spent(piece) && piece.number != period;
+    let mut spent: Vec<Piece> = list.pieces().iter().filter(is_of_another).copied().collect();
+    spent.truncate(spent.len().saturating_sub(FORGOTTEN_MAX));
+    spent
 }
 
 /// True where another try may fare better.

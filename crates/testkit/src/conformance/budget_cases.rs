@@ -131,7 +131,7 @@ budgets! {
     unique_union_of_two_days [Cas] = 2;
     unique_one_shot_add [Cas, Lacks(Families::SET)] = 4;
     unique_one_shot_add_native [Native(Families::SET)] = 3;
-    unique_forget [Cas] = 5;
+    unique_forget [Cas] = 4;
     drop_of_unique_visitors [Cas, Lacks(Families::SET)] = 6;
     drop_of_unique_visitors_native [Native(Families::SET)] = 7;
 }

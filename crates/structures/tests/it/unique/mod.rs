@@ -1,6 +1,7 @@
 //! Unique visitors.
 
 mod edges;
+mod forgetting;
 mod handle;
 mod making;
 mod memcached;

@@ -69,7 +69,8 @@
 //! anew, under its own incarnation, and the list names the life of each. It costs a put of an existing entry two round trips more.
 //! An entry that is missing is absent, not lost, from five minutes before its life's end by the reader's clock, since clocks
 //! disagree: so a loss within the last five minutes of a life is not told. The life itself is ended by the store's clock. It is told with each write that makes or lists the
-//! entry, as what is left of it when that is sent: where one is held back on its way, the entry lasts longer by as long.
+//! entry, as what is left of it when that is sent: where one is held back on its way, the entry lasts longer by as long. A store that does not tell what is left of a life (memcached's classic
+//! dialect) is told what is left by the clock of who writes: where others list an entry for its maker, or are about to remove it, it ends as much earlier or later as their clocks differ.
 //! A put that took an entry's place, and whose maker died before he listed it, leaves the one before it on the list. Is the new life over before anybody has read the entry,
 //! the key is `Lost` until it is put or removed: nobody can know what was there.
 //!

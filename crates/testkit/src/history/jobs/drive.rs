@@ -104,6 +104,7 @@ pub(super) struct Ended<H, O, R> {
 }
 
 /// What the checkers may excuse.
+#[derive(Default)]
 pub(super) struct Excuses {
     /// Somebody was told of a loss.
     pub(super) loss_told: bool,

@@ -26,6 +26,9 @@ const SECONDS_OFF: Duration = Duration::from_millis(1_250);
 /// Longer than a server is stopped, or a message under way, one after the other.
 const HELD_BACK: Duration = Duration::from_secs(60);
 
+/// How far two clocks are apart at the most.
+const CLOCKS_APART: Duration = Duration::from_secs(5 * 60);
+
 /// By value: a second to four, or for ever.
 fn life_of(value: i64) -> Option<Duration> {
     let life_s = value.unsigned_abs() % 5;
@@ -39,6 +42,7 @@ pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
         let run = Run { ops: run.ops.min(OPS_MAX), ..run };
         let keys = (run.ops / CALLS_A_KEY).max(2) as u64;
         let off = if arena.quiet.profile().ttl == TtlSupport::Millis { MILLIS_OFF } else { SECONDS_OFF };
+        let tells_what_is_left = arena.quiet.profile().remaining_ttl;
         let times = Arc::new(Times::default());
         let shared = times.clone();
         let mut ended =
@@ -53,11 +57,22 @@ pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
             times.note(&ended.history);
         }
         ended.judge(|calls, excuses| {
-            let (late, smooth_until, may_lose) = (2 * off, excuses.smooth_until, excuses.lost);
-            let lives = Lives { of: life_of, early: off, late, smooth_until, held_back: HELD_BACK, may_lose };
-            judge(calls, excuses, |calls| ends(calls, &times.take(), lives))
+            judge(calls, excuses, |calls| ends(calls, &times.take(), lives(off, excuses, tells_what_is_left)))
         })
     })
+}
+
+/// How exactly lives end. Where the store does not tell what is left of one, whoever lists an entry for another writes it by his own clock.
+fn lives(off: Duration, excuses: &Excuses, tells_what_is_left: bool) -> Lives {
+    let is_by_clocks = excuses.clocks && !tells_what_is_left;
+    Lives {
+        of: life_of,
+        early: off,
+        late: 2 * off,
+        smooth_until: if is_by_clocks { 0 } else { excuses.smooth_until },
+        held_back: if is_by_clocks { HELD_BACK + CLOCKS_APART } else { HELD_BACK },
+        may_lose: excuses.lost || is_by_clocks,
+    }
 }
 
 /// As those of a table without lives, with their ends among them.
@@ -95,5 +110,25 @@ async fn work(mut client: Client<Table, MapOp, MapTold>, keys: u64, times: Arc<T
         times.note(&client.history);
         client.history.call(client.number, op, apply(client.handle.clone(), op)).await;
         times.note(&client.history);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lives_are_off_by_wrong_clocks_only_where_the_store_does_not_tell_what_is_left() {
+        let off = Duration::from_millis(100);
+        let of = |clocks, tells| {
+            let excuses = Excuses { clocks, smooth_until: 7, ..Excuses::default() };
+            let lives = lives(off, &excuses, tells);
+            (lives.held_back, lives.smooth_until, lives.may_lose)
+        };
+        for sound in [of(false, false), of(false, true), of(true, true)] {
+            assert_eq!(sound, (HELD_BACK, 7, false));
+        }
+        assert_eq!(of(true, false), (HELD_BACK + CLOCKS_APART, 0, true));
+        assert!(lives(off, &Excuses { lost: true, ..Excuses::default() }, true).may_lose);
     }
 }

@@ -8,6 +8,8 @@ use crate::command::output;
 
 /// Packages that the product is not built of: tools, and what measures it.
 const TOOLS: [&str; 2] = ["xtask", "larder-bench"];
+/// Tests that stand in a library, so that each store's own can run them: no part of the proof does.
+const CONFORMANCE: &str = "crates/testkit/src/conformance/";
 /// What begins the tests at the end of a file, and what begins those that stand in a file of their own.
 const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
 const TESTS_ELSEWHERE: &str = "#[cfg(test)]\n#[path = \"";
@@ -47,7 +49,11 @@ fn without_tools(lock: &str) -> String {
 }
 
 fn without_tests<'t>(file: &str, text: &'t str) -> &'t str {
-    if file.contains("/tests/") || file.ends_with("_tests.rs") || file.ends_with("/tests.rs") {
+    if file.starts_with(CONFORMANCE)
+        || file.contains("/tests/")
+        || file.ends_with("_tests.rs")
+        || file.ends_with("/tests.rs")
+    {
         return "";
     }
     // What stands behind the tests is none.
@@ -91,6 +97,15 @@ mod tests {
 
     fn tests(of: &[&str]) -> String {
         format!("\n#[cfg(test)]\nmod tests {{\n    {}\n}}\n", of.join("\n    "))
+    }
+
+    #[test]
+    fn the_cases_of_the_conformance_suite_are_tests_and_the_rest_of_its_library_is_none() {
+        for (file, is_test) in
+            [("conformance/model_cases.rs", true), ("conformance.rs", false), ("history/mod.rs", false)]
+        {
+            assert_eq!(product_of(&format!("crates/testkit/src/{file}"), CODE).is_empty(), is_test, "{file}");
+        }
     }
 
     /// Whether a tree with one file that was this, and is that, is the same product; `None` where there is none.

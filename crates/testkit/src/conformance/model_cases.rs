@@ -125,7 +125,9 @@ async fn agrees_with_its_checker(job: &str, t: Bench) {
     let arena = Arena { clients, quiet: t.store.clone(), caused: Arc::new(Caused::default()), calm: calm() };
     let verdict = (job.run)(arena, Run { seed, ops: 320 }).await;
     assert_eq!(verdict.violations, [""; 0], "seed {seed}");
-    assert!(verdict.operations > 100 && verdict.losses_told == 0, "{verdict:?}, seed {seed}");
+    // Of 320 calls; of 200 where claims are held on to. Some find nothing to do.
+    assert!(verdict.operations > 50 && verdict.losses_told == 0, "{verdict:?}, seed {seed}");
+    println!("{} operations", verdict.operations);
 }
 
 /// What the queue below may hold.

@@ -7,39 +7,19 @@ use std::time::Duration;
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, StoreExt, StoreRef, Verb};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
-use larder_structures::{Name, Novelty, UniqueVisitors, UniqueVisitorsOptions, registry};
+use larder_structures::{Name, Novelty, UniqueVisitors, registry};
 use larder_testkit::yielding::Yielding;
 
+use super::support::{DAY, ENTRY, HEAD, SHARDS, memory, open, options};
 use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::support::shaped::Shaped;
-use crate::support::steady::steady;
 
-const DAY: Duration = Duration::from_secs(86_400);
-/// The steps of making a period that is kept for ever: look, forecast, plan, ...
-const SHARDS: u64 = 4;
-const HEAD: u64 = 5;
-const ENTRY: u64 = 6;
 /// The steps of forgetting one: read, enter that it begins, ...
 const DELETES: u64 = 3;
 const END: u64 = 4;
 /// How often chance decides who goes first.
 const ROUNDS: u64 = 40;
-
-fn memory() -> (Arc<MemoryStore>, StoreRef) {
-    let memory = Arc::new(MemoryStore::new());
-    (memory.clone(), memory)
-}
-
-/// Periods of a year: a test on the last of its milliseconds would take longer.
-fn options() -> UniqueVisitorsOptions {
-    steady();
-    UniqueVisitors::options().period(365 * DAY).expected(1)
-}
-
-async fn open(store: &StoreRef) -> UniqueVisitors {
-    options().open_or_create(store, "site").await.unwrap()
-}
 
 async fn count(site: &UniqueVisitors) -> u64 {
     site.count().await.unwrap().visitors

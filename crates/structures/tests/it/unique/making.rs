@@ -5,34 +5,12 @@ use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, StoreExt, StoreRef, Verb};
 use larder_layers::Counting;
-use larder_store_memory::MemoryStore;
-use larder_structures::{Name, Novelty, UniqueVisitors, UniqueVisitorsOptions, registry};
+use larder_structures::{Name, Novelty, UniqueVisitors, registry};
 
+use super::support::{DAY, ENTRY, HEAD, SHARDS, memory, open, options};
 use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::support::shaped::Shaped;
-use crate::support::steady::steady;
-
-const DAY: Duration = Duration::from_secs(86_400);
-/// The steps of making a period that is kept for ever: look, forecast, plan, ...
-const SHARDS: u64 = 4;
-const HEAD: u64 = 5;
-const ENTRY: u64 = 6;
-
-fn memory() -> (Arc<MemoryStore>, StoreRef) {
-    let memory = Arc::new(MemoryStore::new());
-    (memory.clone(), memory)
-}
-
-/// Periods of a year: a test on the last of its milliseconds would take longer.
-fn options() -> UniqueVisitorsOptions {
-    steady();
-    UniqueVisitors::options().period(365 * DAY).expected(1)
-}
-
-async fn open(store: &StoreRef) -> UniqueVisitors {
-    options().open_or_create(store, "site").await.unwrap()
-}
 
 /// A period is looked for, found by nobody, and made: but not where the store says that it takes nothing of the kind.
 #[tokio::test]

@@ -7,3 +7,4 @@ mod making;
 mod memcached;
 mod redis;
 mod sets;
+mod support;

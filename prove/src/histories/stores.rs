@@ -163,19 +163,26 @@ impl Store for Thief {
 mod tests {
     use super::*;
 
-    /// An item that a batch's own filler pushes out, and that the batch makes again, was lost.
-    #[test]
-    fn an_item_that_is_evicted_and_made_again_by_one_batch_counts_as_lost() {
+    /// What a batch's own filler pushes out, and the batch makes again, was lost: an add that succeeds tells of each.
+    #[tokio::test]
+    async fn an_item_that_is_evicted_and_made_again_by_one_batch_counts_as_lost() {
+        const KEYS: u64 = 16;
         let memory =
             MemoryStore::builder().shards(4).bytes_max(64 << 10).evict(true).build().expect("limits that hold");
         let (memory, caused) = (Arc::new(memory), Arc::new(Caused::default()));
-        let thief = Thief::new(memory, fastrand::Rng::with_seed(7), caused.clone(), None, true);
-        let key = Key::new("mine").expect("a short key");
-        for _ in 0..10_000 {
-            let put = Op::put(key.clone(), PutMode::Set, vec![0; 8], Ttl::Never);
-            drop(thief.run(Ctx::default(), Batch::from(vec![put])));
+        let thief = Thief::new(memory.clone(), fastrand::Rng::with_seed(7), caused.clone(), None, true);
+        let keys: Vec<Key> = (0..KEYS).map(|at| Key::new(format!("key {at}")).expect("a short key")).collect();
+        let mut made = 0;
+        for key in keys.iter().cycle().take(10_000) {
+            let add = Op::put(key.clone(), PutMode::Add, vec![0; 8], Ttl::Never);
+            let replies = thief.run(Ctx::default(), Batch::from(vec![add])).await;
+            made += u64::from(matches!(replies[..], [Ok(Reply::Stored)]));
         }
-        let lost = caused.losses.load(Ordering::SeqCst);
-        assert!(lost > 0 && thief.faults() == [("item removed", 0), ("item evicted", lost)], "{lost}");
+        let there =
+            keys.iter().filter(|key| matches!(memory.direct().delete(key.as_bytes(), None), Ok(Reply::Deleted)));
+        let lost = made - there.count() as u64;
+        assert!(lost > 100, "{lost}");
+        assert_eq!(thief.faults(), [("item removed", 0), ("item evicted", lost)]);
+        assert_eq!(caused.losses.load(Ordering::SeqCst), lost);
     }
 }

@@ -261,11 +261,14 @@ impl RecordsOptions {
         let new = Manifest::new(Kind::Records, LAYOUT, Ledger::SHARDS, params.encode());
         // Refuses a store that cannot carry it, before anything is written.
         Inner::new(store, name, new.clone(), params, self.timeout)?;
-        let mut data: Batch = Ledger::create_ops(name, &new)?;
-        if natively {
-            data.push(shared::make_highest_op(name, &new)?);
-        }
-        manifest::create(store, ctx, name, new, data).await
+        let data_of = |new: &Manifest| {
+            let mut data = Ledger::create_ops(name, new)?;
+            if natively {
+                data.push(shared::make_highest_op(name, new)?);
+            }
+            Ok(vec![data])
+        };
+        manifest::create(store, ctx, name, new, data_of).await
     }
 
     /// How large shards are made.

@@ -311,8 +311,8 @@ impl TableOptions {
                 // Refuses a store that cannot carry it, before anything is written.
                 check_store(store, name, &new)?;
                 Inner::new(store, name, new.clone(), &self)?;
-                let data: Batch = Shards::<ListElements>::create_ops(name, &new)?;
-                manifest::create(store, ctx, name, new, data).await?
+                let data_of = |new: &Manifest| Ok(vec![Shards::<ListElements>::create_ops(name, new)?]);
+                manifest::create(store, ctx, name, new, data_of).await?
             }
             None => return Err(manifest::absent(store, name)),
         };

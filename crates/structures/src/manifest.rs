@@ -555,7 +555,7 @@ mod tests {
         let (ctx, name) = (Ctx::default(), Name::new("n").unwrap());
         faulty.fail_nth(1, Fault::NotSent);
         let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
-        let error = commit(&store, ctx, &name, &new, &Batch::new()).await.unwrap_err();
+        let error = create(&store, ctx, &name, new, |_| Ok(Vec::new())).await.unwrap_err();
         assert!(!error.is_unknown(), "{error}");
         assert!(find(&store, ctx, &name).await.unwrap().is_none(), "nothing was written");
     }
@@ -603,24 +603,71 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_manifest_whose_data_were_dropped_meanwhile_is_not_sent_again() {
-        use larder_layers::testing::{Fault, Faulty};
-        let faulty = Faulty::new(std::sync::Arc::new(larder_store_memory::MemoryStore::new()));
-        let store = faulty.shared();
-        let (ctx, name) = (Ctx::default(), Name::new("n").unwrap());
-        let data = Key::new("data").unwrap();
-        let commit = async |new: &Manifest| {
-            faulty.fail_nth(1, Fault::LostRequest);
-            commit(&store, ctx, &name, new, &[Op::delete(data.clone())].into_iter().collect()).await
-        };
-        let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
-        let error = commit(&new).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-        assert!(find(&store, ctx, &name).await.unwrap().is_none(), "it would stand for data that are gone");
+    fn data_of(name: &Name, new: &Manifest) -> Result<Vec<Batch>> {
+        let put = Op::put(new.data_key(name, 0)?, PutMode::Add, "v", Ttl::Never);
+        Ok(vec![Batch::new(), Batch::from_iter([put])])
+    }
 
-        store.run_one(ctx, Op::put(data.clone(), PutMode::Set, "v", Ttl::Never)).await.unwrap();
-        assert_eq!(commit(&new).await.unwrap(), new, "what it stands for is there");
+    async fn has_data(store: &StoreRef, name: &Name, of: &Manifest) -> bool {
+        store.get(of.data_key(name, 0).unwrap()).await.unwrap().is_some()
+    }
+
+    #[tokio::test]
+    async fn what_is_tried_again_is_of_another_generation_and_leaves_nothing_of_the_first() {
+        use larder_layers::testing::{Fault, Faulty};
+        for (nth, fault) in
+            [(1, Fault::LostReply), (1, Fault::LostRequest), (2, Fault::LostRequest), (2, Fault::LostReply)]
+        {
+            let faulty = Faulty::new(std::sync::Arc::new(larder_store_memory::MemoryStore::new()));
+            let (store, name) = (faulty.shared(), Name::new("n").unwrap());
+            let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
+            faulty.fail_nth(nth, fault);
+            let made = create(&store, Ctx::default(), &name, new.clone(), |new| data_of(&name, new)).await.unwrap();
+            // Of the last it is found that it stands.
+            let is_first = (nth, fault) == (2, Fault::LostReply);
+            assert_eq!(made == new, is_first, "{nth} {fault:?}");
+            assert_eq!(find(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest, made);
+            assert!(has_data(&store, &name, &made).await, "{nth} {fault:?}");
+            assert_eq!(has_data(&store, &name, &new).await, is_first, "{nth} {fault:?}");
+        }
+    }
+
+    /// A store that loses each request to write a manifest.
+    #[derive(Debug)]
+    struct NoManifests(StoreRef, std::sync::Mutex<Vec<Manifest>>);
+
+    impl larder_core::Store for NoManifests {
+        fn profile(&self) -> std::sync::Arc<larder_core::Profile> {
+            self.0.profile()
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> larder_core::Run<'a> {
+            let is_put = |op: &&Op| op.key.as_bytes().ends_with(b".m") && !op.is_read();
+            let Some(larder_core::Verb::Put { value, .. }) = batch.iter().find(is_put).map(|op| &op.verb) else {
+                return self.0.run(ctx, batch);
+            };
+            self.1.lock().unwrap().push(Manifest::decode(value).unwrap());
+            let lost = Error::new(ErrorKind::Unavailable, "lost").effect(Effect::Unknown);
+            larder_core::Run::Ready([Err(lost)].into_iter().collect())
+        }
+    }
+
+    #[tokio::test]
+    async fn the_data_of_each_manifest_that_may_land_yet_stay() {
+        let lost = std::sync::Arc::new(NoManifests(
+            std::sync::Arc::new(larder_store_memory::MemoryStore::new()),
+            std::sync::Mutex::default(),
+        ));
+        let (store, name): (StoreRef, _) = (lost.clone(), Name::new("n").unwrap());
+        let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
+        let error = create(&store, Ctx::default(), &name, new, |new| data_of(&name, new)).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Unavailable, true));
+        let sent = std::mem::take(&mut *lost.1.lock().unwrap());
+        let generations: std::collections::BTreeSet<u64> = sent.iter().map(|manifest| manifest.generation).collect();
+        assert_eq!((sent.len(), generations.len()), (CREATE_TRIES_MAX, CREATE_TRIES_MAX), "none is sent twice");
+        for manifest in &sent {
+            assert!(has_data(&store, &name, manifest).await);
+        }
     }
 
     #[test]

@@ -63,7 +63,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::native::Families;
-use larder_core::{Batch, Ctx, Durability, Error, ErrorKind, Profile, Result, StoreRef};
+use larder_core::{Ctx, Durability, Error, ErrorKind, Profile, Result, StoreRef};
 
 use self::aggregate::Tally;
 pub use self::aggregate::{Aggregate, GROUP_BITS_MAX, GROUPS_MAX, Group};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::native::{Collection, Families};
 use larder_core::{
-    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Result, StoreExt, StoreRef, Ttl, Verb, Want,
+    Batch, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Result, StoreExt, StoreRef, Ttl, Verb, Want,
 };
 
 use super::core::{Core, collection, shard_key, unknown_map};

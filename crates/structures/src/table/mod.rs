@@ -109,7 +109,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Key, Result, StoreRef, SystemClock, Ttl, TtlSupport};
+use larder_core::{ClockRef, Ctx, Error, ErrorKind, Key, Result, StoreRef, SystemClock, Ttl, TtlSupport};
 
 use self::layout::{HASH_XXH3, LAYOUT, ListElements};
 use self::list::Inner;

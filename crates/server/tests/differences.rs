@@ -262,10 +262,11 @@ fn listings_are_those_of_memcached() {
     for addr in addrs {
         let ours = addr == addrs[1];
         assert_eq!(listing(addr, "lru_crawler mgdump all\r\n"), format!("OK\r\nmg {long}\r\nEN\r\n"), "ours: {ours}");
-        let cached = format!("ITEM {long} [1 b; 0 s]\r\nEND\r\n");
-        assert_eq!(listing(addr, "stats cachedump 1 0\r\n"), cached, "ours: {ours}");
         assert_eq!(answer(addr, &format!("mg {long} v\r\n")), "VA 1\r\nx\r\n", "ours: {ours}");
     }
+    // Memcached has it in another class.
+    let cached = format!("ITEM {long} [1 b; 0 s]\r\nEND\r\n");
+    assert_eq!(listing(addrs[1], "stats cachedump 1 0\r\n"), cached);
 }
 
 #[test]

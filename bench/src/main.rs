@@ -69,6 +69,14 @@ enum Command {
     /// One candidate in a process of its own
     #[command(hide = true)]
     Worker(memory::WorkerArgs),
+    /// A process that writes over what a store in a folder has, until it is killed
+    #[command(hide = true)]
+    Overwrite {
+        /// The folder
+        folder: PathBuf,
+        /// How many items it has
+        items: u64,
+    },
     /// A store in a process of its own, filled from a file
     #[command(hide = true)]
     Hold {
@@ -222,6 +230,7 @@ fn main() -> ExitCode {
         Command::Chapter(options) => measure(&options, &[Section::Chapter]),
         Command::Page(options) => Places::of(&options).and_then(|places| places.write()),
         Command::Worker(args) => memory::work(&args),
+        Command::Overwrite { folder, items } => durable::overwrite(&folder, items),
         Command::Hold { path } => chapter::hold(&path),
         Command::Serve(args) => server::serve(&args),
     };

@@ -79,7 +79,9 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         tell("no image was built: there is no docker daemon");
         return Ok(());
     }
-    output(Command::new("docker").args(["build", "--tag", "larder-check", "."]).current_dir(root))?;
+    // The crates come over the network of the host: a daemon may have no other.
+    let build = ["build", "--network", "host", "--tag", "larder-check", "."];
+    output(Command::new("docker").args(build).current_dir(root))?;
     let mut image = Command::new("docker");
     image.args(["run", "--rm", "--network", "host", "larder-check"]);
     answers(image, "file:/data/larder")?;

@@ -1,14 +1,15 @@
 //! The store in a folder, against a bare log and against Redis with a file.
 
 mod log;
+mod whole;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Key, Op, PutMode, Reply, Run, Store, StoreExt, StoreRef, Ttl, Want};
-use larder_store_durable::{DurableStore, Options, Sync};
+use larder_core::{Ctx, Key, Op, PutMode, Reply, Run, Store, StoreExt, StoreRef, Ttl, Want};
+use larder_store_durable::{Options, Sync};
 use larder_store_redis::{Config, RedisStore};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use tokio::runtime::Runtime;
@@ -22,6 +23,7 @@ use crate::report::{Findings, Section};
 use crate::stats::quantile;
 use crate::{Plan, Result};
 use log::BareLog;
+pub(crate) use whole::{bytes_in, overwrite};
 
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 100;
@@ -34,7 +36,6 @@ const ROUNDS_MAX: usize = 7;
 const WINDOW_MIN: Duration = Duration::from_millis(500);
 const CLIENTS: usize = 32;
 const IN_FLIGHT: usize = 16;
-const BATCH_OPS: u64 = 1_000;
 
 const OURS: &str = "larder, sync=always";
 const OURS_EVERY: &str = "larder, sync=every:100ms";
@@ -84,7 +85,7 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
         contests.push(reads(&ground, progress)?);
     }
     if plan.wants(WHOLE) {
-        contests.extend(whole(&ground, progress)?);
+        contests.extend(whole::measure(&ground, progress)?);
     }
     Ok(Findings { section: Section::Durable, how, machine, contests, pools: Vec::new() })
 }
@@ -215,26 +216,10 @@ fn key(number: u64) -> Result<Key> {
     Ok(Key::new(format!("k{number:0width$}", width = KEY_BYTES - 1))?)
 }
 
-/// Fills a store with items, in batches.
-fn fill(ground: &Ground<'_>, store: &DurableStore, items: u64) -> Result<()> {
-    for first in (0..items).step_by(BATCH_OPS as usize) {
-        let mut batch = Batch::new();
-        for number in first..items.min(first + BATCH_OPS) {
-            // Values that do not compress to nothing.
-            let value: Bytes = std::iter::repeat_with(|| fastrand::u8(..)).take(VALUE_BYTES).collect();
-            batch.push(Op::put(key(number)?, PutMode::Set, value, Ttl::Never));
-        }
-        for reply in ground.runtime.block_on(store.run(Ctx::default(), batch)) {
-            reply?;
-        }
-    }
-    Ok(store.settle()?)
-}
-
 /// Reads of what is in memory.
 fn reads(ground: &Ground<'_>, progress: &Progress) -> Result<Contest> {
     let store = Options::new(ground.place(GET)).sync(Sync::Never).cache_bytes(1 << 30).open()?;
-    fill(ground, &store, KEYS_READ)?;
+    whole::fill(&ground.runtime, &store, KEYS_READ)?;
     let get = |rng: &mut fastrand::Rng| {
         let op = Op::get(key(rng.u64(..KEYS_READ))?, Want::VALUE);
         match store.run(Ctx::default(), [op].into_iter().collect()) {
@@ -248,39 +233,4 @@ fn reads(ground: &Ground<'_>, progress: &Progress) -> Result<Contest> {
     let contestant = Contestant::new("larder", String::new(), || drive_threads(2, ground.window(), get));
     let goal = Goal { ours: "larder", against: Vec::new(), limit: Some(Limit::AtLeast(500_000.0)) };
     contest::hold(progress, GET, Unit::OpsPerSecond, ground.rounds(), vec![contestant], &[goal])
-}
-
-/// What a whole store takes on disk, and how soon it answers after it was closed.
-fn whole(ground: &Ground<'_>, progress: &Progress) -> Result<Vec<Contest>> {
-    let (folder, items) = (ground.place(WHOLE), ground.plan.items);
-    let store = Options::new(&folder).sync(Sync::Never).open()?;
-    fill(ground, &store, items)?;
-    drop(store);
-    let raw_bytes = items * (KEY_BYTES + VALUE_BYTES) as u64;
-    let disk = Contestant::new("larder", String::new(), || Ok(bytes_in(&folder)? as f64 / raw_bytes as f64));
-    let goal = |most| Goal { ours: "larder", against: Vec::new(), limit: Some(Limit::AtMost(most)) };
-    let disk = contest::hold(progress, "a whole store: disk over raw data", Unit::Times, 1, vec![disk], &[goal(1.6)])?;
-    let mut rng = fastrand::Rng::with_seed(1);
-    let reopen = Contestant::new("larder", String::new(), || {
-        let from = Instant::now();
-        let store = Options::new(&folder).open()?;
-        let found = ground.runtime.block_on(store.get(key(rng.u64(..items))?))?;
-        let elapsed = from.elapsed();
-        found.map(|_| elapsed.as_secs_f64() * 1e3).ok_or_else(|| "an item is gone".into())
-    });
-    let name = "a whole store: opened, first answer";
-    let reopen = contest::hold(progress, name, Unit::Millis, ground.rounds(), vec![reopen], &[goal(2_000.0)])?;
-    Ok(vec![disk, reopen])
-}
-
-/// What the files of a folder take on disk.
-pub(crate) fn bytes_in(folder: &Path) -> Result<u64> {
-    use std::os::unix::fs::MetadataExt;
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(folder)? {
-        let (path, metadata) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
-        // Blocks of 512 bytes: what is prepared and not written takes none.
-        bytes += if metadata.is_dir() { bytes_in(&path)? } else { metadata.blocks() * 512 };
-    }
-    Ok(bytes)
 }

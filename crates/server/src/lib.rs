@@ -42,7 +42,7 @@
 //! - `stats slabs` and `stats items` tell of one class; `stats sizes` walks over all items, whether `track_sizes` was said or not; `stats reset` leaves `/metrics` and `stats latency` as they are;
 //! - a port that is taken in one family is an error, where memcached would listen in the other alone; `-p 0` is any free port, as `-p -1` is; before an address of `-l` `proto[ascii]:`,
 //!   `proto[negotiating]:` and `tag[...]:` mean nothing, and `notls:`, `btls:`, `mtls:` and `proto[binary]:` are refused, since TLS is the same for all addresses and there is one protocol;
-//! - `stats hot` and `stats latency` are its own: the keys that are asked for most, by a sample, and how long requests took;
+//! - `stats hot` and `stats latency` are its own: the keys that are asked for most, by a sample, and how long requests took; `-X` forbids the first, which names keys;
 //! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed; one that begins as a TLS handshake does, with 0x16, gets `ERROR` at once and is closed, where memcached waits for
 //!   the end of a line;
 //! - who holds more than 4 KiB of a request and sends for `slow_timeout_ms` neither its end nor 4 KiB more is closed; memcached waits.

@@ -217,6 +217,7 @@ fn what_is_about_slabs_lists_of_use_and_the_crawler_is_taken_where_it_is_well_fo
             ("lru_crawler mgdump all\r\n", ["ERROR key dump not allowed\n"; 2]),
             ("stats cachedump 1 0\r\n", ["CLIENT_ERROR stats cachedump not allowed\n"; 2]),
             ("lru_crawler backup all\r\n", ["ERROR\n", "ERROR backup not allowed\n"]),
+            ("stats hot\r\n", ["ERROR\n", "CLIENT_ERROR stats hot not allowed\n"]),
         ],
     );
 }
@@ -255,6 +256,17 @@ fn listings_are_those_of_memcached() {
             assert_eq!(reply, told, "{request}, ours: {}", addr == addrs[1]);
         }
     }
+    // A key of any other bytes that came as it is goes as it is: as base64 this one would be longer than a key may be.
+    let long = "é".repeat(125);
+    hold(addrs, &[(&format!("delete a%b\r\nset {long} 0 0 1\r\nx\r\n"), ["DELETED\nSTORED\n"; 2])]);
+    for addr in addrs {
+        let ours = addr == addrs[1];
+        assert_eq!(listing(addr, "lru_crawler mgdump all\r\n"), format!("OK\r\nmg {long}\r\nEN\r\n"), "ours: {ours}");
+        assert_eq!(answer(addr, &format!("mg {long} v\r\n")), "VA 1\r\nx\r\n", "ours: {ours}");
+    }
+    // Memcached has it in another class.
+    let cached = format!("ITEM {long} [1 b; 0 s]\r\nEND\r\n");
+    assert_eq!(listing(addrs[1], "stats cachedump 1 0\r\n"), cached);
 }
 
 #[test]

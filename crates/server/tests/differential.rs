@@ -61,6 +61,8 @@ fn odd() -> Vec<Vec<u8>> {
         format!("set L 0 0 1\r\nx\r\nset L 0 0 1048576\r\n{}\r\nget L\r\n", "v".repeat(1_048_576)),
         format!("set L 0 0 1\r\nx\r\nadd L 0 0 1048576 noreply\r\n{}\r\nget L\r\n", "v".repeat(1_048_576)),
         format!("set L 0 0 1\r\nx\r\nms L 1048576 O7 q\r\n{}\r\nmg L v\r\n", "v".repeat(1_048_576)),
+        // What counts may be longer than the widest number that the standard library formats.
+        format!("set p 0 0 65536\r\n1{}\r\nincr p 1\r\nma p v\r\ndecr p 3\r\nget p\r\n", " ".repeat(65_535)),
         format!("mg a {}\r\nmn\r\n", "O".repeat(33)),
         format!("mg a {} v\r\nmn\r\n", "O".repeat(32)),
         format!("ms a 1 {}\r\nx\r\nmn\r\n", "O".repeat(33)),

@@ -3,10 +3,11 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use common::start;
-use larder_server::Limits;
+use larder_server::{Config, Limits, Server};
 use larder_testkit::servers::{Memcached, Version};
 use larder_testkit::sessions::{ask, connect};
 
@@ -169,4 +170,44 @@ fn a_reset_has_counts_begin_anew_and_leaves_what_is_there() {
     text(&mut stream, "stats reset");
     assert_eq!(evicted(&mut stream), 0);
     assert!(text(&mut stream, "stats items").contains("STAT items:1:evicted 0\r\n"));
+}
+
+/// On one thread: whoever asks for one look at all items behind another has his turns, and no more.
+#[test]
+fn looks_at_all_items_keep_nobody_else_waiting() {
+    const ITEMS: usize = 20_000;
+    const LOOKS: usize = 400;
+    let limits = Limits::default();
+    let engine = common::engine(&limits);
+    let config = Config { limits, listen: common::anywhere(), threads: 1, ..Config::default() };
+    let server = Server::start(engine, config).unwrap();
+    let mut many = connect(server.addrs()[0]);
+    let items: String = (0..ITEMS).map(|item| format!("set {item} 0 0 1 noreply\r\nx\r\n")).collect();
+    ask(&mut many, (items + "mn\r\n").as_bytes(), b"MN\r\n");
+    many.write_all("stats sizes\r\n".repeat(LOOKS).as_bytes()).unwrap();
+    many.read_exact(&mut [0; 1]).unwrap();
+    ask(&mut connect(server.addrs()[0]), b"mn\r\n", b"MN\r\n");
+    many.set_nonblocking(true).unwrap();
+    let (mut told, mut some) = (Vec::new(), [0; 4096]);
+    while let Ok(bytes) = many.read(&mut some) {
+        told.extend_from_slice(&some[..bytes]);
+    }
+    let looks = memchr::memmem::find_iter(&told, b"END\r\n").count();
+    assert!(looks < LOOKS, "all {looks} were done before another was answered");
+    many.set_nonblocking(false).unwrap();
+    ask(&mut many, b"mn\r\n", b"MN\r\n");
+}
+
+/// What is no key, since it is too long, is none that is asked for much.
+#[test]
+fn a_key_that_is_refused_is_not_hot() {
+    let server = start(Limits::default());
+    let mut stream = connect(server.addrs()[0]);
+    let refused = format!("get {}\r\n", "x".repeat(2_100));
+    let told =
+        ask(&mut stream, (refused.repeat(2_000) + "get a\r\n".repeat(500).as_str() + "mn\r\n").as_bytes(), b"MN\r\n");
+    assert_eq!(memchr::memmem::find_iter(&told, b"CLIENT_ERROR").count(), 2_000);
+    let hot = String::from_utf8(ask(&mut stream, b"stats hot\r\n", b"END\r\n")).unwrap();
+    let keys: Vec<&str> = hot.lines().filter_map(|line| line.strip_prefix("STAT ")?.rsplit(' ').next()).collect();
+    assert_eq!(keys, ["a"], "{hot}");
 }

@@ -315,119 +315,114 @@ pub(crate) fn absent(store: &StoreRef, name: &Name) -> Error {
     Error::new(ErrorKind::Absent, format!("{name} is {why}")).store(profile.store.clone())
 }
 
-/// How often creation is tried again when a reply is lost.
+/// How often creation is tried when a reply is lost.
 const CREATE_TRIES_MAX: usize = 4;
 
 /// Makes a structure: first its data, then the manifest that commits it. Of several that race, one wins, the others
-/// remove the data they wrote and get the winner's manifest. **Round trips: 2**, 3 to 4 for one that lost the race.
+/// remove the data they wrote and get the winner's manifest. **Round trips: 2**, 3 to 4 for one that lost the race; where the data are several batches, 1 for each but the last.
 ///
-/// `data` are ops that only ever create (`add`) keys of the manifest's own generation.
+/// `data_of` are ops that only ever create (`add`) keys of the manifest's own generation. Nothing is sent twice: where a reply is lost, the next try is of another generation. A request that the network
+/// holds back would otherwise bring back, empty, what stood for long and was evicted, or a manifest that was dropped.
 ///
 /// # Errors
-/// Those of the store; data stay only where it is unknown whether the manifest landed. [`ErrorKind::Conflict`] if others
-/// created and dropped it at each try, or dropped this one before it was known to be made.
-pub(crate) async fn create(store: &StoreRef, ctx: Ctx, name: &Name, new: Manifest, data: Batch) -> Result<Manifest> {
-    let undo: Batch = data.iter().map(owned::undo_op).collect();
-    let made = match all_stored(store, ctx, data).await {
-        Ok(()) => commit(store, ctx, name, &new, &undo).await,
-        // Nobody can know of them yet.
-        Err(error) => Err(error.effect(Effect::NotApplied)),
-    };
-    let is_ours = match &made {
-        Ok(made) => made.generation == new.generation,
-        Err(error) => error.is_unknown(),
-    };
-    if !is_ours && !undo.is_empty() {
-        _ = store.run(ctx, undo).await;
+/// Those of the store, with [`Effect::Unknown`] exactly where a manifest of ours may have landed or may yet; only then data stay. [`ErrorKind::Conflict`] if others
+/// created and dropped it at each try.
+pub(crate) async fn create(
+    store: &StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    new: Manifest,
+    data_of: impl Fn(&Manifest) -> Result<Vec<Batch>>,
+) -> Result<Manifest> {
+    let mut drafts = Vec::with_capacity(1);
+    let made = draw(store, ctx, name, new, data_of, &mut drafts).await;
+    for draft in drafts {
+        let stays = match &made {
+            Ok(made) => made.generation == draft.generation,
+            Err(_) => draft.is_in_doubt,
+        };
+        for undo in draft.undo.into_iter().filter(|undo| !stays && !undo.is_empty()) {
+            _ = store.run(ctx, undo).await;
+        }
     }
     made
 }
 
-/// Adds the manifest: what stands then, ours or the one that came first.
-///
-/// # Errors
-/// With [`Effect::Unknown`] exactly where ours may have landed or may yet.
-async fn commit(store: &StoreRef, ctx: Ctx, name: &Name, new: &Manifest, data: &Batch) -> Result<Manifest> {
-    let put = Op::put(name.manifest_key()?, PutMode::Add, new.encode(), Ttl::Never);
+/// A generation that was tried.
+struct Draft {
+    generation: u64,
+    /// What removes its data.
+    undo: Vec<Batch>,
+    /// Its manifest may land yet, or has.
+    is_in_doubt: bool,
+}
+
+/// What stands in the end, ours or the one that came first; all that was tried is noted.
+async fn draw(
+    store: &StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    mut new: Manifest,
+    data_of: impl Fn(&Manifest) -> Result<Vec<Batch>>,
+    drafts: &mut Vec<Draft>,
+) -> Result<Manifest> {
     let (mut doubt, mut fault) = (None, None);
+    let failed = |error: Error, doubt: Option<Error>| doubt.unwrap_or_else(|| error.effect(Effect::NotApplied));
     for _ in 0..CREATE_TRIES_MAX {
-        match store.run_one(ctx, put.clone()).await {
-            Ok(Reply::Stored) => return Ok(new.clone()),
+        if !drafts.is_empty() {
+            new.generation = random_id();
+        }
+        let data = data_of(&new).map_err(|error| failed(error, doubt.clone()))?;
+        let undo = data.iter().map(|ops| ops.iter().map(owned::undo_op).collect()).collect();
+        drafts.push(Draft { generation: new.generation, undo, is_in_doubt: false });
+        match add_data(store, ctx, data).await {
+            Ok(()) => {}
+            Err(error) if error.is_unknown() => {
+                events::retry(events::subject(new.kind, name), error.kind());
+                fault = Some(error);
+                continue;
+            }
+            // Nobody can know of them yet.
+            Err(error) => return Err(failed(error, doubt)),
+        }
+        let put = Op::put(name.manifest_key()?, PutMode::Add, new.encode(), Ttl::Never);
+        match store.run_one(ctx, put).await {
+            Ok(Reply::Stored) => return Ok(new),
             Ok(_) => {}
             Err(error) if error.is_unknown() => {
                 events::retry(events::subject(new.kind, name), error.kind());
+                drafts.iter_mut().for_each(|draft| draft.is_in_doubt |= draft.generation == new.generation);
                 doubt = Some(error);
             }
-            Err(error) if doubt.is_none() => return Err(error),
-            Err(_) => {}
+            Err(error) => return Err(failed(error, doubt)),
         }
         // Somebody else's manifest is there, or our own, whose reply was lost.
         match find(store, ctx, name).await {
             Ok(Some(found)) => {
-                if found.manifest.generation != new.generation {
+                if drafts.iter().all(|draft| draft.generation != found.manifest.generation) {
                     events::conflict(events::subject(new.kind, name));
                 }
                 return Ok(found.manifest);
             }
             Ok(None) => {}
-            Err(error) => {
-                fault = Some(error.effect(Effect::NotApplied));
-                continue;
-            }
-        }
-        // Ours never landed, or somebody dropped it, data first: sent again it would stand for data that are gone.
-        if let Some(doubt) = &doubt
-            && !are_there(store, ctx, data).await.map_err(|_| doubt.clone())?
-        {
-            let detail = format!("{name} was dropped by others while it was made: open it again");
-            return Err(Error::new(ErrorKind::Conflict, detail));
+            Err(error) => fault = Some(error),
         }
     }
     let conflict = || Error::new(ErrorKind::Conflict, format!("{name} keeps being created and dropped"));
-    Err(doubt.or(fault).unwrap_or_else(conflict))
+    Err(failed(fault.unwrap_or_else(conflict), doubt))
 }
 
-/// True if there is something under the key of each op.
-async fn are_there(store: &StoreRef, ctx: Ctx, ops: &Batch) -> Result<bool> {
-    let gets = ops.iter().map(|op| Op::get(op.key.clone(), Want::empty()).routed(op.route.clone()));
-    for reply in store.run(ctx, gets.collect()).await {
-        match reply {
-            Ok(Reply::Miss) => return Ok(false),
-            Ok(_) => {}
-            // No item, but what the server keeps natively: of a generation that nobody else knows.
-            Err(error) if error.kind() == ErrorKind::LayoutMismatch => {}
-            Err(error) => return Err(error),
+/// Runs creating ops, one batch behind the other.
+///
+/// # Errors
+/// The first, which ends it.
+async fn add_data(store: &StoreRef, ctx: Ctx, data: Vec<Batch>) -> Result<()> {
+    for ops in data.into_iter().filter(|ops| !ops.is_empty()) {
+        for (op, reply) in ops.iter().zip(store.run(ctx, ops.clone()).await) {
+            owned::is_made(op, &reply?)?;
         }
     }
-    Ok(true)
-}
-
-/// Runs creating ops until each is known to have taken effect. The keys are of a generation that nobody else knows yet, so
-/// `NotStored` is our own earlier try.
-async fn all_stored(store: &StoreRef, ctx: Ctx, mut todo: Batch) -> Result<()> {
-    if todo.is_empty() {
-        return Ok(());
-    }
-    let mut last = None;
-    for _ in 0..CREATE_TRIES_MAX {
-        let replies = store.run(ctx, todo.clone()).await;
-        let mut again = Batch::new();
-        for (op, reply) in todo.into_iter().zip(replies) {
-            match reply {
-                Ok(reply) => _ = owned::is_made(&op, &reply)?,
-                Err(error) if error.is_unknown() => {
-                    last = Some(error);
-                    again.push(op);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if again.is_empty() {
-            return Ok(());
-        }
-        todo = again;
-    }
-    Err(last.unwrap_or_else(larder_core::ext::no_reply))
+    Ok(())
 }
 
 /// The error for a reply that does not belong to its op: the store broke its contract.
@@ -474,32 +469,6 @@ mod tests {
         assert!(remove(&store, ctx, &name, None).await.unwrap());
     }
 
-    /// A store that answers every op in one way.
-    #[derive(Debug)]
-    struct Answers(fn() -> Result<Reply>);
-
-    impl larder_core::Store for Answers {
-        fn profile(&self) -> std::sync::Arc<larder_core::Profile> {
-            larder_store_memory::MemoryStore::new().profile()
-        }
-
-        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> larder_core::Run<'a> {
-            larder_core::Run::Ready(batch.iter().map(|_| self.0()).collect())
-        }
-    }
-
-    #[tokio::test]
-    async fn data_are_there_where_a_server_keeps_them_natively_and_unknown_where_it_fails() {
-        let there = async |answer| {
-            let store: StoreRef = std::sync::Arc::new(Answers(answer));
-            let data = Batch::from_iter([Op::get(Key::new("data").unwrap(), Want::empty())]);
-            are_there(&store, Ctx::default(), &data).await.map_err(|error| error.kind())
-        };
-        assert_eq!(there(|| Ok(Reply::Miss)).await, Ok(false));
-        assert_eq!(there(|| Err(Error::new(ErrorKind::LayoutMismatch, "native"))).await, Ok(true));
-        assert_eq!(there(|| Err(Error::new(ErrorKind::Unavailable, "down"))).await, Err(ErrorKind::Unavailable));
-    }
-
     /// One that came first is a conflict; one's own, of which the reply was lost, is none.
     #[tokio::test]
     async fn who_lost_the_race_tells_of_a_conflict_and_who_won_it_without_a_reply_does_not() {
@@ -510,10 +479,10 @@ mod tests {
         let new = || Manifest::new(Kind::Set, 1, 1, Bytes::new());
         let first = new();
         faulty.fail_nth(1, Fault::LostReply);
-        let made = create(&store, Ctx::default(), &name, first.clone(), Batch::new()).await.unwrap();
+        let made = create(&store, Ctx::default(), &name, first.clone(), |_| Ok(Vec::new())).await.unwrap();
         assert_eq!(made, first);
         assert_eq!(events::tests::told("raced for"), ["retry after unavailable"]);
-        let found = create(&store, Ctx::default(), &name, new(), Batch::new()).await.unwrap();
+        let found = create(&store, Ctx::default(), &name, new(), |_| Ok(Vec::new())).await.unwrap();
         assert_eq!(found, first);
         assert_eq!(events::tests::told("raced for"), ["retry after unavailable", "conflict"]);
     }
@@ -586,7 +555,7 @@ mod tests {
         let (ctx, name) = (Ctx::default(), Name::new("n").unwrap());
         faulty.fail_nth(1, Fault::NotSent);
         let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
-        let error = commit(&store, ctx, &name, &new, &Batch::new()).await.unwrap_err();
+        let error = create(&store, ctx, &name, new, |_| Ok(Vec::new())).await.unwrap_err();
         assert!(!error.is_unknown(), "{error}");
         assert!(find(&store, ctx, &name).await.unwrap().is_none(), "nothing was written");
     }
@@ -634,24 +603,71 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_manifest_whose_data_were_dropped_meanwhile_is_not_sent_again() {
-        use larder_layers::testing::{Fault, Faulty};
-        let faulty = Faulty::new(std::sync::Arc::new(larder_store_memory::MemoryStore::new()));
-        let store = faulty.shared();
-        let (ctx, name) = (Ctx::default(), Name::new("n").unwrap());
-        let data = Key::new("data").unwrap();
-        let commit = async |new: &Manifest| {
-            faulty.fail_nth(1, Fault::LostRequest);
-            commit(&store, ctx, &name, new, &[Op::delete(data.clone())].into_iter().collect()).await
-        };
-        let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
-        let error = commit(&new).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-        assert!(find(&store, ctx, &name).await.unwrap().is_none(), "it would stand for data that are gone");
+    fn data_of(name: &Name, new: &Manifest) -> Result<Vec<Batch>> {
+        let put = Op::put(new.data_key(name, 0)?, PutMode::Add, "v", Ttl::Never);
+        Ok(vec![Batch::new(), Batch::from_iter([put])])
+    }
 
-        store.run_one(ctx, Op::put(data.clone(), PutMode::Set, "v", Ttl::Never)).await.unwrap();
-        assert_eq!(commit(&new).await.unwrap(), new, "what it stands for is there");
+    async fn has_data(store: &StoreRef, name: &Name, of: &Manifest) -> bool {
+        store.get(of.data_key(name, 0).unwrap()).await.unwrap().is_some()
+    }
+
+    #[tokio::test]
+    async fn what_is_tried_again_is_of_another_generation_and_leaves_nothing_of_the_first() {
+        use larder_layers::testing::{Fault, Faulty};
+        for (nth, fault) in
+            [(1, Fault::LostReply), (1, Fault::LostRequest), (2, Fault::LostRequest), (2, Fault::LostReply)]
+        {
+            let faulty = Faulty::new(std::sync::Arc::new(larder_store_memory::MemoryStore::new()));
+            let (store, name) = (faulty.shared(), Name::new("n").unwrap());
+            let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
+            faulty.fail_nth(nth, fault);
+            let made = create(&store, Ctx::default(), &name, new.clone(), |new| data_of(&name, new)).await.unwrap();
+            // Of the last it is found that it stands.
+            let is_first = (nth, fault) == (2, Fault::LostReply);
+            assert_eq!(made == new, is_first, "{nth} {fault:?}");
+            assert_eq!(find(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest, made);
+            assert!(has_data(&store, &name, &made).await, "{nth} {fault:?}");
+            assert_eq!(has_data(&store, &name, &new).await, is_first, "{nth} {fault:?}");
+        }
+    }
+
+    /// A store that loses each request to write a manifest.
+    #[derive(Debug)]
+    struct NoManifests(StoreRef, std::sync::Mutex<Vec<Manifest>>);
+
+    impl larder_core::Store for NoManifests {
+        fn profile(&self) -> std::sync::Arc<larder_core::Profile> {
+            self.0.profile()
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> larder_core::Run<'a> {
+            let is_put = |op: &&Op| op.key.as_bytes().ends_with(b".m") && !op.is_read();
+            let Some(larder_core::Verb::Put { value, .. }) = batch.iter().find(is_put).map(|op| &op.verb) else {
+                return self.0.run(ctx, batch);
+            };
+            self.1.lock().unwrap().push(Manifest::decode(value).unwrap());
+            let lost = Error::new(ErrorKind::Unavailable, "lost").effect(Effect::Unknown);
+            larder_core::Run::Ready([Err(lost)].into_iter().collect())
+        }
+    }
+
+    #[tokio::test]
+    async fn the_data_of_each_manifest_that_may_land_yet_stay() {
+        let lost = std::sync::Arc::new(NoManifests(
+            std::sync::Arc::new(larder_store_memory::MemoryStore::new()),
+            std::sync::Mutex::default(),
+        ));
+        let (store, name): (StoreRef, _) = (lost.clone(), Name::new("n").unwrap());
+        let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
+        let error = create(&store, Ctx::default(), &name, new, |new| data_of(&name, new)).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Unavailable, true));
+        let sent = std::mem::take(&mut *lost.1.lock().unwrap());
+        let generations: std::collections::BTreeSet<u64> = sent.iter().map(|manifest| manifest.generation).collect();
+        assert_eq!((sent.len(), generations.len()), (CREATE_TRIES_MAX, CREATE_TRIES_MAX), "none is sent twice");
+        for manifest in &sent {
+            assert!(has_data(&store, &name, manifest).await);
+        }
     }
 
     #[test]

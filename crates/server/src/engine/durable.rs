@@ -95,7 +95,7 @@ fn written(item: Option<&DirectItem>, next: Next<'_>, fresh: u64) -> DirectNext 
         }
         (Value::Append(more), Some(old)) => joined(old, more),
         (Value::Prepend(more), Some(old)) => joined(more, old),
-        (Value::Padded { number, width }, _) => Bytes::from(format!("{number:<width$}")),
+        (Value::Padded { number, width }, _) => padded(number, width),
     };
     let keeps = !matches!(value, Value::Whole(_) | Value::Padded { .. });
     let is_joined = matches!(value, Value::Append(_) | Value::Prepend(_));
@@ -110,6 +110,13 @@ fn written(item: Option<&DirectItem>, next: Next<'_>, fresh: u64) -> DirectNext 
         },
         expiry_ms: item.filter(|_| is_joined).map_or(expiry_ms, |item| item.expiry_ms),
     })
+}
+
+/// A number with spaces behind it up to a width. A format of the standard library ends at a width of 65,535.
+fn padded(number: u64, width: usize) -> Bytes {
+    let mut text = number.to_string().into_bytes();
+    text.resize(width.max(text.len()), b' ');
+    Bytes::from(text)
 }
 
 /// The item after it was used: that alone is not kept, other marks are.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use larder_proto::key::is_printable;
 use larder_proto::server::words::Words;
 use larder_proto::server::{Admin, flush_delay, number, write};
 use larder_store_durable::BackupParts;
@@ -12,8 +11,8 @@ use larder_store_memory::Marks;
 use super::classic::NO_ROOM;
 use super::meta::idle_s;
 use super::refused;
-use super::stats::{CLASS, SLAB_CLASSES_MAX};
-use super::{Session, memcached_bytes};
+use super::stats::{CLASS, Cached, SLAB_CLASSES_MAX, Sizes};
+use super::{Session, is_word, memcached_bytes};
 use crate::counters::{Count, Tally};
 use crate::engine::{Engine, Walk};
 use crate::env::Env;
@@ -26,7 +25,7 @@ const BACKUPS_MAX: usize = 2;
 /// The highest verbosity there is.
 const VERBOSITY_MAX: u32 = 3;
 
-/// A listing of all items, or a backup of them, part by part, so that it takes no more room than a part.
+/// A look at all items, a listing or a backup of them, part by part, so that it takes no more room than a part, nor a thread for longer.
 #[derive(Debug)]
 pub(super) enum Dump {
     List {
@@ -34,6 +33,8 @@ pub(super) enum Dump {
         /// True for `mgdump`: lines to send back as they are.
         as_requests: bool,
     },
+    Sizes(Sizes),
+    Cached(Cached),
     /// Boxed: of many sessions hardly one has one.
     Backup(Box<(BackupParts, Place)>),
 }
@@ -61,6 +62,8 @@ impl Dump {
     pub(super) fn step<E: Engine>(self, env: &Env<E>, out: &mut Vec<u8>) -> Option<Dump> {
         match self {
             Dump::List { at, as_requests } => list(env, at, as_requests, out),
+            Dump::Sizes(sizes) => sizes.step(env, out).map(Dump::Sizes),
+            Dump::Cached(cached) => cached.step(env, out).map(Dump::Cached),
             Dump::Backup(backup) => back_up(env, backup, out),
         }
     }
@@ -72,7 +75,7 @@ fn list<E: Engine>(env: &Env<E>, at: Walk, as_requests: bool, out: &mut Vec<u8>)
     let walked = env.engine.walk(at, |key, seen| {
         use std::io::Write;
         if as_requests {
-            let base64 = !is_printable(key);
+            let base64 = !is_word(key);
             out.extend_from_slice(b"mg ");
             write::key_text(out, key, base64);
             out.extend_from_slice(if base64 { b" b\r\n" } else { b"\r\n" });

@@ -10,6 +10,7 @@ mod stats;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use larder_proto::key::KEY_TEXT_BYTES_MAX;
 use larder_proto::server::{Admin, Command, KeyScratch, Unended, parse, unended, write};
 use memchr::memchr;
 
@@ -291,17 +292,23 @@ fn class(command: &Command<'_>) -> Class {
     }
 }
 
-/// The key that a command is about; of several the first.
+/// The key that a command is about, of several the first; `None` where it is none, as of a `get` that was refused for it.
 fn key<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
-    match command {
+    let key = match command {
         Command::Get { keys, .. } => { *keys }.next(),
         Command::Put(put) => Some(put.key),
-        Command::Delete { key, .. } | Command::Arith { key, .. } | Command::Touch { key, .. } => Some(key),
+        Command::Delete { key, .. } | Command::Arith { key, .. } | Command::Touch { key, .. } => Some(*key),
         Command::MetaGet(meta) | Command::MetaPut(meta, _) | Command::MetaDelete(meta) | Command::MetaArith(meta) => {
             Some(meta.key)
         }
         _ => None,
-    }
+    };
+    key.filter(|key| key.len() <= KEY_TEXT_BYTES_MAX)
+}
+
+/// Whether a key can stand in a line as it is. One that cannot has come as base64, and fits into a line as that.
+fn is_word(key: &[u8]) -> bool {
+    !key.iter().any(|byte| matches!(byte, b' ' | b'\n' | 0)) && key.last() != Some(&b'\r')
 }
 
 /// What an item takes in memcached, for `item_size_max` and the sizes it tells.

@@ -1,17 +1,17 @@
 //! `stats`: memcached's names, as far as they mean something here.
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
-use larder_proto::key::is_printable;
 use larder_proto::server::number;
 use larder_proto::server::words::Words;
 use larder_proto::server::write::{self, stat};
 
+use super::admin::Dump;
 use super::classic::NO_ROOM;
 use super::refused;
-use super::{Session, TIMED_EVERY, memcached_bytes};
+use super::{Session, TIMED_EVERY, is_word, memcached_bytes};
 use crate::conns::Phase;
 use crate::counters::{Count, LATENCY_CLASSES};
 use crate::engine::{Engine, Walk};
@@ -42,9 +42,10 @@ impl Session {
         } else if is(b"settings") {
             settings(env, out);
         } else if is(b"cachedump") {
-            if let Err(refusal) = cachedump(env, words, out) {
-                return write::line(out, &refusal);
-            }
+            return match Cached::begin(env, words) {
+                Ok(cached) => self.dump = Some(Dump::Cached(cached)),
+                Err(refusal) => write::line(out, refusal),
+            };
         } else if is(b"conns") {
             conns(env, out);
         } else if what == b"items" {
@@ -52,10 +53,12 @@ impl Session {
         } else if what == b"slabs" {
             slabs(env, out);
         } else if what == b"sizes" {
-            if let Err(error) = sizes(env, out) {
-                return write::line(out, &refused::line::<E>(&error, NO_ROOM));
-            }
+            self.dump = Some(Dump::Sizes(Sizes::default()));
+            return;
         } else if what == b"hot" {
+            if !env.limits.dump_enabled {
+                return write::line(out, "CLIENT_ERROR stats hot not allowed");
+            }
             hot(env, out);
         } else if what == b"latency" {
             latency(env, out);
@@ -202,45 +205,69 @@ fn slabs<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
 }
 
 /// How many items there are of which size, in memcached's bytes, rounded up to 32. Walks all of them.
-fn sizes<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) -> larder_core::Result<()> {
-    let mut counts = std::collections::BTreeMap::new();
-    let mut at = Some(Walk::default());
-    while let Some(here) = at {
-        at = env.engine.walk(here, |key, seen| {
-            let bytes = memcached_bytes(key, seen.flags, seen.value.len()).next_multiple_of(SIZE_STEP);
-            *counts.entry(bytes).or_insert(0u64) += 1;
-        })?;
-    }
-    for (bytes, count) in counts {
-        stat(out, &bytes.to_string(), count);
-    }
-    Ok(())
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    at: Walk,
+    counts: BTreeMap<usize, u64>,
 }
 
-/// Items by name, of the one class that there is: as many as are asked for, all for 0, and no more than memcached's two megabytes of text. Keys that are no
-/// text, which only base64 brings in, are left out.
-fn cachedump<E: Engine>(env: &Env<E>, mut words: Words<'_>, out: &mut Vec<u8>) -> Result<(), Cow<'static, str>> {
-    if !env.limits.dump_enabled {
-        return Err("CLIENT_ERROR stats cachedump not allowed".into());
+impl Sizes {
+    /// Looks at some more; what remains, and all of it once nothing does.
+    pub(super) fn step<E: Engine>(mut self, env: &Env<E>, out: &mut Vec<u8>) -> Option<Sizes> {
+        let walked = env.engine.walk(std::mem::take(&mut self.at), |key, seen| {
+            let bytes = memcached_bytes(key, seen.flags, seen.value.len()).next_multiple_of(SIZE_STEP);
+            *self.counts.entry(bytes).or_default() += 1;
+        });
+        match walked {
+            Ok(Some(at)) => return Some(Sizes { at, ..self }),
+            Ok(None) => {
+                self.counts.iter().for_each(|(bytes, count)| stat(out, &bytes.to_string(), count));
+                write::line(out, "END");
+            }
+            Err(error) => write::line(out, &refused::line::<E>(&error, NO_ROOM)),
+        }
+        None
     }
-    let (Some(class), Some(most)) = (words.next(), words.next()) else {
-        return Err("CLIENT_ERROR bad command line".into());
-    };
-    let (Some(class), Some(most)) = (number(Some(class)), number(Some(most))) else {
-        return Err("CLIENT_ERROR bad command line format".into());
-    };
-    if class >= SLAB_CLASSES_MAX {
-        return Err("CLIENT_ERROR Illegal slab id".into());
+}
+
+/// Items by name, of the one class that there is: as many as are asked for, all for 0, and no more than memcached's two megabytes of text. Keys that can be no
+/// word, which only base64 brings in, are left out.
+#[derive(Debug)]
+pub(super) struct Cached {
+    /// Of a class that has none there is nothing to walk.
+    at: Option<Walk>,
+    items_left: u64,
+    bytes_left: usize,
+}
+
+impl Cached {
+    fn begin<E: Engine>(env: &Env<E>, mut words: Words<'_>) -> Result<Cached, &'static str> {
+        if !env.limits.dump_enabled {
+            return Err("CLIENT_ERROR stats cachedump not allowed");
+        }
+        let (Some(class), Some(most)) = (words.next(), words.next()) else {
+            return Err("CLIENT_ERROR bad command line");
+        };
+        let (Some(class), Some(most)) = (number(Some(class)), number(Some(most))) else {
+            return Err("CLIENT_ERROR bad command line format");
+        };
+        if class >= SLAB_CLASSES_MAX {
+            return Err("CLIENT_ERROR Illegal slab id");
+        }
+        let items_left = if most == 0 { u64::MAX } else { u64::from(most) };
+        Ok(Cached { at: (class == CLASS).then(Walk::default), items_left, bytes_left: CACHEDUMP_BYTES_MAX })
     }
-    let (wall_s, now_ms) = (env.wall_ms() / 1_000, env.engine.now_ms());
-    let end = out.len() + CACHEDUMP_BYTES_MAX;
-    let mut left = if most == 0 { u64::MAX } else { u64::from(most) };
-    let mut at = (class == CLASS).then(Walk::default);
-    while let Some(here) = at {
+
+    /// Lists some more; what remains.
+    pub(super) fn step<E: Engine>(mut self, env: &Env<E>, out: &mut Vec<u8>) -> Option<Cached> {
+        let (wall_s, now_ms) = (env.wall_ms() / 1_000, env.engine.now_ms());
+        let (begin, Some(here)) = (out.len(), self.at.take()) else {
+            write::line(out, "END");
+            return None;
+        };
         let walked = env.engine.walk(here, |key, seen| {
-            let is_text = is_printable(key);
-            if left > 0 && is_text && out.len() < end {
-                left -= 1;
+            if self.items_left > 0 && out.len() - begin < self.bytes_left && is_word(key) {
+                self.items_left -= 1;
                 let until = seen.expiry_ms.map_or(0, |ms| wall_s + left_s(ms, now_ms));
                 out.extend_from_slice(b"ITEM ");
                 out.extend_from_slice(key);
@@ -248,12 +275,14 @@ fn cachedump<E: Engine>(env: &Env<E>, mut words: Words<'_>, out: &mut Vec<u8>) -
                 let _ = write!(out, " [{} b; {until} s]\r\n", seen.value.len());
             }
         });
-        at = walked.map_err(|error| refused::line::<E>(&error, NO_ROOM))?;
-        if left == 0 || out.len() >= end {
-            break;
+        self.bytes_left = self.bytes_left.saturating_sub(out.len() - begin);
+        match walked {
+            Ok(at @ Some(_)) if self.items_left > 0 && self.bytes_left > 0 => return Some(Cached { at, ..self }),
+            Ok(_) => write::line(out, "END"),
+            Err(error) => write::line(out, &refused::line::<E>(&error, NO_ROOM)),
         }
+        None
     }
-    Ok(())
 }
 
 fn conns<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {

@@ -21,8 +21,8 @@ async fn made_by(name: &str, count: u16, clock: ClockRef) -> (StoreRef, Arc<Shar
     let store: StoreRef = Arc::new(MemoryStore::new());
     let name = Name::new(name).unwrap();
     let new = Manifest::new(Kind::Set, 1, count, Bytes::new());
-    let data = Shards::<Entries>::create_ops(&name, &new).unwrap();
-    let manifest = manifest::create(&store, Ctx::default(), &name, new, data).await.unwrap();
+    let data_of = |new: &Manifest| Ok(vec![Shards::<Entries>::create_ops(&name, new)?]);
+    let manifest = manifest::create(&store, Ctx::default(), &name, new, data_of).await.unwrap();
     let tuning = Tuning { clock, dirty_bytes: DIRTY_BYTES };
     (store.clone(), Arc::new(Shards::new(&store, &name, &manifest, tuning).unwrap()))
 }

@@ -59,11 +59,14 @@ impl Handle {
                 let new = Manifest::new(Kind::Array, LAYOUT, shards, Bytes::from_static(&[HASH_XXH3]));
                 // Refuses a store that cannot carry it, before anything is written.
                 carried(store, name, &new, options)?;
-                let mut data = Shards::<ArrayElements>::create_ops(name, &new)?;
-                if shards > 1 {
-                    data.push(Keeper::create_op(name, &new)?);
-                }
-                manifest::create(store, ctx, name, new, data).await?
+                let data_of = |new: &Manifest| {
+                    let mut data = Shards::<ArrayElements>::create_ops(name, new)?;
+                    if shards > 1 {
+                        data.push(Keeper::create_op(name, new)?);
+                    }
+                    Ok(vec![data])
+                };
+                manifest::create(store, ctx, name, new, data_of).await?
             }
             None => return Err(manifest::absent(store, name)),
         };

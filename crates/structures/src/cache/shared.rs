@@ -345,7 +345,7 @@ impl Shared {
             Some(found) => found.manifest,
             None if *may_create => {
                 let new = Manifest::new(Kind::Cache, LAYOUT, 0, Bytes::from_static(&[HASH_XXH3_128]));
-                manifest::create(&self.store, ctx, &self.name, new, Batch::new()).await?
+                manifest::create(&self.store, ctx, &self.name, new, |_| Ok(Vec::new())).await?
             }
             None => return Err(manifest::absent(&self.store, &self.name)),
         };

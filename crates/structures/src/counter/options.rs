@@ -158,16 +158,17 @@ impl CounterOptions {
             return self.handle(store, name, &found.manifest);
         }
         let new = self.manifest(&store.profile());
-        let data = self.handle(store, name.clone(), &new)?.create_ops();
+        let ops = self.handle(store, name.clone(), &new)?.create_ops().len();
         let batch_ops_max = store.profile().batch_ops_max;
-        if data.len() > batch_ops_max {
+        if ops > batch_ops_max {
             let (slots, copies) = (new.shards, new.copies);
             let detail = format!(
                 "{slots} slots of {copies} copies are more ops than one batch takes; the limit is {batch_ops_max}"
             );
             return Err(Error::new(ErrorKind::BadInput, detail).store(store.profile().store.clone()));
         }
-        let made = manifest::create(store, self.ctx(), &name, new, data).await?;
+        let data_of = |new: &Manifest| Ok(vec![self.handle(store, name.clone(), new)?.create_ops()]);
+        let made = manifest::create(store, self.ctx(), &name, new, data_of).await?;
         copies::spread(store, self.ctx(), &name, &made, 1..made.copies).await;
         self.handle(store, name, &made)
     }

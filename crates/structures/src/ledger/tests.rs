@@ -32,8 +32,8 @@ fn soon() -> Instant {
 async fn made(store: &StoreRef) -> (Name, Manifest) {
     let name = Name::new("n").unwrap();
     let new = Manifest::new(Kind::EventLog, 1, Ledger::SHARDS, Bytes::new());
-    let data = Ledger::create_ops(&name, &new).unwrap();
-    let manifest = manifest::create(store, Ctx::default(), &name, new, data).await.unwrap();
+    let data_of = |new: &Manifest| Ok(vec![Ledger::create_ops(&name, new)?]);
+    let manifest = manifest::create(store, Ctx::default(), &name, new, data_of).await.unwrap();
     (name, manifest)
 }
 

@@ -175,8 +175,7 @@ impl EventLogOptions {
                 let new = Manifest::new(Kind::EventLog, LAYOUT, Ledger::SHARDS, wanted.encode());
                 // Refuses a store that cannot carry it, before anything is written.
                 Inner::new(store, name, new.clone(), wanted, clock.clone())?;
-                let data = Ledger::create_ops(name, &new)?;
-                manifest::create(store, ctx, name, new, data).await?
+                manifest::create(store, ctx, name, new, |new| Ok(vec![Ledger::create_ops(name, new)?])).await?
             }
             None => return Err(manifest::absent(store, name)),
         };

@@ -200,8 +200,12 @@ impl PackedTableOptions {
                 let new = Manifest::new(Kind::PackedTable, LAYOUT, 1, bytes::Bytes::new());
                 // Refuses a store that cannot carry it, before anything is written.
                 Inner::new(store, name, new.clone(), self.timeout, self.block_bytes)?;
-                let head = Op::put(shared::head_key(name, &new)?, PutMode::Add, Head::default().encode(), Ttl::Never);
-                manifest::create(store, ctx, name, new, Batch::from_iter([head])).await?
+                let data_of = |new: &Manifest| {
+                    let head =
+                        Op::put(shared::head_key(name, new)?, PutMode::Add, Head::default().encode(), Ttl::Never);
+                    Ok(vec![Batch::from_iter([head])])
+                };
+                manifest::create(store, ctx, name, new, data_of).await?
             }
             None => return Err(manifest::absent(store, name)),
         };

@@ -113,8 +113,7 @@ impl Engine {
             Some(found) => found.manifest,
             None if may_create => {
                 let new = Manifest::new(kind, LAYOUT, 1, wanted.encode());
-                let data = create_ops(name, &new)?;
-                manifest::create(store, ctx, name, new, data).await?
+                manifest::create(store, ctx, name, new, |new| Ok(vec![create_ops(name, new)?])).await?
             }
             None => return Err(manifest::absent(store, name)),
         };

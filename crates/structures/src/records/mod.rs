@@ -63,7 +63,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::native::Families;
-use larder_core::{Batch, Ctx, Durability, Error, ErrorKind, Profile, Result, StoreRef};
+use larder_core::{Ctx, Durability, Error, ErrorKind, Profile, Result, StoreRef};
 
 use self::aggregate::Tally;
 pub use self::aggregate::{Aggregate, GROUP_BITS_MAX, GROUPS_MAX, Group};
@@ -261,11 +261,14 @@ impl RecordsOptions {
         let new = Manifest::new(Kind::Records, LAYOUT, Ledger::SHARDS, params.encode());
         // Refuses a store that cannot carry it, before anything is written.
         Inner::new(store, name, new.clone(), params, self.timeout)?;
-        let mut data: Batch = Ledger::create_ops(name, &new)?;
-        if natively {
-            data.push(shared::make_highest_op(name, &new)?);
-        }
-        manifest::create(store, ctx, name, new, data).await
+        let data_of = |new: &Manifest| {
+            let mut data = Ledger::create_ops(name, new)?;
+            if natively {
+                data.push(shared::make_highest_op(name, new)?);
+            }
+            Ok(vec![data])
+        };
+        manifest::create(store, ctx, name, new, data_of).await
     }
 
     /// How large shards are made.

@@ -47,8 +47,8 @@ impl Binary {
                 let new = Manifest::new(Kind::Set, LAYOUT, shards, Bytes::from_static(&[HASH_XXH3]));
                 // Refuses a store that cannot carry it, before anything is written.
                 Shards::<SetElements>::new(store, name, &new, options.tuning())?;
-                let data = Shards::<SetElements>::create_ops(name, &new)?;
-                manifest::create(store, ctx, name, new, data).await?
+                let data_of = |new: &Manifest| Ok(vec![Shards::<SetElements>::create_ops(name, new)?]);
+                manifest::create(store, ctx, name, new, data_of).await?
             }
             None => return Err(manifest::absent(store, name)),
         };

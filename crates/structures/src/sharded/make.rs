@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::native::{Collection, Families};
 use larder_core::{
-    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Result, StoreExt, StoreRef, Ttl, Verb, Want,
+    Batch, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Result, StoreExt, StoreRef, Ttl, Verb, Want,
 };
 
 use super::core::{Core, collection, shard_key, unknown_map};
@@ -163,28 +163,19 @@ impl Settings {
             return Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
         }
         let plan = Plan { version: 1, map, phase: Phase::Stable };
-        let mut parts: Vec<_> = parts(&map, OPS_A_BATCH.min(profile.batch_ops_max.saturating_sub(2))).collect();
-        let mut data = match parts.pop() {
-            Some(last) => make_ops(name, &new, &map, last)?,
-            None => Batch::new(),
+        let data_of = |new: &Manifest| {
+            let parts = parts(&map, OPS_A_BATCH.min(profile.batch_ops_max.saturating_sub(2)));
+            let mut data = parts.map(|part| make_ops(name, new, &map, part)).collect::<Result<Vec<Batch>>>()?;
+            let mut last = data.pop().unwrap_or_default();
+            last.push(Op::put(new.data_key(name, 0)?, PutMode::Add, plan.encode(), Ttl::Never));
+            if limits.is_some() {
+                let ends = Ends::of_nothing(now_us(&larder_core::SystemClock::new()));
+                last.push(Op::put(new.data_key(name, ENDS)?, PutMode::Add, ends.encode(), Ttl::Never));
+            }
+            data.push(last);
+            Ok(data)
         };
-        data.push(Op::put(new.data_key(name, 0)?, PutMode::Add, plan.encode(), Ttl::Never));
-        if limits.is_some() {
-            let ends = Ends::of_nothing(now_us(&larder_core::SystemClock::new()));
-            data.push(Op::put(new.data_key(name, ENDS)?, PutMode::Add, ends.encode(), Ttl::Never));
-        }
-        let made = match make_shards(store, ctx, name, &new, &map, parts).await {
-            Ok(()) => manifest::create(store, ctx, name, new.clone(), data).await,
-            Err(error) => Err(error),
-        };
-        let is_ours = match &made {
-            Ok(made) => made.generation == new.generation,
-            Err(error) => error.is_unknown(),
-        };
-        if !is_ours {
-            remove_shards(store, ctx, name, &new, &map).await;
-        }
-        made
+        manifest::create(store, ctx, name, new, data_of).await
     }
 }
 
@@ -242,35 +233,6 @@ fn make_ops(name: &Name, manifest: &Manifest, map: &Map, shards: std::ops::Range
     let is_native = are_native(manifest);
     let op = |shard| make_op(collection(manifest.kind), is_native, shard_key(name, manifest, map, shard)?, Mark::Live);
     shards.map(op).collect()
-}
-
-/// # Errors
-/// With the effect "not applied": nobody can know of them yet.
-async fn make_shards(
-    store: &StoreRef,
-    ctx: Ctx,
-    name: &Name,
-    manifest: &Manifest,
-    map: &Map,
-    parts: Vec<std::ops::Range<u16>>,
-) -> Result<()> {
-    for part in parts {
-        let ops = make_ops(name, manifest, map, part)?;
-        for (op, reply) in ops.iter().zip(store.run(ctx, ops.clone()).await) {
-            let made = reply.and_then(|reply| owned::is_made(op, &reply));
-            made.map_err(|error| error.effect(Effect::NotApplied))?;
-        }
-    }
-    Ok(())
-}
-
-/// Forgotten on purpose where it fails: nobody names them.
-async fn remove_shards(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest, map: &Map) {
-    let Ok(keys) = keys(name, manifest, map) else { return };
-    let profile = store.profile();
-    for part in keys.chunks(OPS_A_BATCH.min(profile.batch_ops_max)) {
-        _ = store.run(ctx, part.iter().map(|shard| shard.remove_op(&profile)).collect()).await;
-    }
 }
 
 fn keys(name: &Name, manifest: &Manifest, map: &Map) -> Result<Vec<Owned>> {

@@ -109,7 +109,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Key, Result, StoreRef, SystemClock, Ttl, TtlSupport};
+use larder_core::{ClockRef, Ctx, Error, ErrorKind, Key, Result, StoreRef, SystemClock, Ttl, TtlSupport};
 
 use self::layout::{HASH_XXH3, LAYOUT, ListElements};
 use self::list::Inner;
@@ -311,8 +311,8 @@ impl TableOptions {
                 // Refuses a store that cannot carry it, before anything is written.
                 check_store(store, name, &new)?;
                 Inner::new(store, name, new.clone(), &self)?;
-                let data: Batch = Shards::<ListElements>::create_ops(name, &new)?;
-                manifest::create(store, ctx, name, new, data).await?
+                let data_of = |new: &Manifest| Ok(vec![Shards::<ListElements>::create_ops(name, new)?]);
+                manifest::create(store, ctx, name, new, data_of).await?
             }
             None => return Err(manifest::absent(store, name)),
         };

@@ -219,8 +219,8 @@ impl UniqueVisitorsOptions {
         let new = Manifest::new(Kind::UniqueVisitors, LAYOUT, Ledger::SHARDS, params.encode());
         // Refuses a store that cannot carry it, before anything is written.
         self.handle(store, name.clone(), new.clone())?;
-        let data = Ledger::create_ops(&name, &new)?;
-        let made = manifest::create(store, self.ctx(), &name, new, data).await?;
+        let data_of = |new: &Manifest| Ok(vec![Ledger::create_ops(&name, new)?]);
+        let made = manifest::create(store, self.ctx(), &name, new, data_of).await?;
         self.handle(store, name, made)
     }
 

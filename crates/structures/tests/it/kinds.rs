@@ -34,13 +34,13 @@ impl Store for Writes {
     }
 }
 
-type Opened = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+pub(crate) type Opened = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 /// How names are opened as a kind: those that are there, and those that may be made.
-struct Opener {
-    kind: Kind,
-    open: fn(StoreRef, String) -> Opened,
-    make: fn(StoreRef, String) -> Opened,
+pub(crate) struct Opener {
+    pub(crate) kind: Kind,
+    pub(crate) open: fn(StoreRef, String) -> Opened,
+    pub(crate) make: fn(StoreRef, String) -> Opened,
 }
 
 macro_rules! opener {
@@ -56,7 +56,7 @@ macro_rules! opener {
     };
 }
 
-fn openers() -> Vec<Opener> {
+pub(crate) fn openers() -> Vec<Opener> {
     vec![
         Opener {
             kind: Kind::Lock,

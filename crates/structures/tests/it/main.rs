@@ -17,6 +17,7 @@ mod kinds;
 mod lock;
 mod log;
 mod lookup;
+mod making;
 mod natives;
 mod observe;
 mod overtaken;

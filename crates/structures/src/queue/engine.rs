@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::{
-    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreRef,
-    SystemClock, Ttl, TtlSupport, Want,
+    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreExt,
+    StoreRef, SystemClock, Ttl, TtlSupport, Want,
 };
 
 use super::LEASE_MIN;
@@ -195,10 +195,29 @@ impl Engine {
         Ok(Op::get(self.link_key(segment)?, Want::VALUE))
     }
 
-    /// Writes a link. All who do write the same; over another only where the state was set back, and named another segment since.
-    pub(super) fn link_add(&self, segment: u64, incarnation: u64) -> Result<Op> {
+    /// Writes a link where none stands, and reads what stands there. All who do write the same, and never over it: a store that is out of memory would
+    /// delete what a refused `Set` was to replace.
+    pub(super) fn link_ops(&self, segment: u64, incarnation: u64) -> Result<[Op; 2]> {
         let link = layout::link(self.generation(), segment, incarnation);
-        Ok(Op::put(self.link_key(segment)?, PutMode::Set, link, Ttl::Never))
+        let read = Op::get(self.link_key(segment)?, Want::VALUE | Want::CAS);
+        Ok([Op::put(self.link_key(segment)?, PutMode::Add, link, Ttl::Never), read])
+    }
+
+    /// True if a segment's link stands, by the answers to [`link_ops`](Engine::link_ops). Another one was left by a state that was set back, and gives way. **Round trips: 0**, 1 where
+    /// there is another.
+    pub(super) async fn is_linked(
+        &self,
+        ctx: Ctx,
+        segment: u64,
+        incarnation: u64,
+        added: Result<Reply>,
+        now: Result<Reply>,
+    ) -> Result<bool> {
+        let link = layout::link(self.generation(), segment, incarnation);
+        let Some(item) = now?.into_item() else { return added.map(|_| false) };
+        let Some(cas) = item.cas.filter(|_| item.value != link) else { return Ok(item.value == link) };
+        let put = Op::put(self.link_key(segment)?, PutMode::Cas(cas), link, Ttl::Never);
+        Ok(self.store.run_one(ctx, put).await? == Reply::Stored)
     }
 
     /// The incarnation that a link tells; `None` if there is no link.

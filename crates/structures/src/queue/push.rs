@@ -486,7 +486,7 @@ impl Pusher {
         self.engine.named(ErrorKind::Unavailable, &detail)
     }
 
-    /// Opens the next segment, and makes it the tail. `content` is the tail's; `None` if that is lost. **Round trips: 2**, and 1 more where a stack has many on record.
+    /// Opens the next segment, and makes it the tail. `content` is the tail's; `None` if that is lost. **Round trips: 2**, and 1 more where a stack has many on record, and for each link that a state left that was set back.
     ///
     /// # Errors
     /// [`ErrorKind::Full`], and those of the store.
@@ -519,7 +519,7 @@ impl Pusher {
         named.map(|_| ())
     }
 
-    /// Adds the next segment, and names it in the state. False if another wrote the state first. **Round trips: 2.**
+    /// Adds the next segment, and names it in the state. False if another wrote the state first. **Round trips: 2**, and 1 more for each link that a state left that was set back.
     async fn name(&mut self, ctx: Ctx, cas: Cas, next: Next, tail: Tail) -> Result<bool> {
         let engine = self.engine.clone();
         let Next { mut state, record, leaving, .. } = next;
@@ -528,7 +528,7 @@ impl Pusher {
         let add = Op::put(engine.segment_key(tail.incarnation)?, PutMode::Add, segment, Ttl::Never);
         let mut batch = Batch::from_iter([add, engine.segment_read(tail.incarnation)?]);
         for Leaving { segment, incarnation, note } in &leaving {
-            batch.push(engine.link_add(*segment, *incarnation)?);
+            batch.extend(engine.link_ops(*segment, *incarnation)?);
             if let Some(note) = note {
                 batch.push(Op::put(engine.segment_key(*incarnation)?, PutMode::Append, note.clone(), Ttl::Never));
             }
@@ -542,10 +542,11 @@ impl Pusher {
         let mut left = 0;
         let mut fault = None;
         for leaving in &leaving {
-            let link = answers.next();
-            let is_linked = matches!(link, Ok(Reply::Stored));
+            let (added, now) = (answers.next(), answers.next());
             let is_noted = leaving.note.is_none() || matches!(answers.next(), Ok(Reply::Stored));
-            fault = fault.or(link.err());
+            let linked = engine.is_linked(ctx, leaving.segment, leaving.incarnation, added, now).await;
+            let is_linked = matches!(linked, Ok(true));
+            fault = fault.or(linked.err());
             if !(is_linked && is_noted) {
                 break;
             }

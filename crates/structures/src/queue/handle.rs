@@ -172,17 +172,9 @@ impl Shared {
 
     async fn claim(self: &Arc<Self>, lease: Duration, wait: Duration) -> Result<Option<Claim>> {
         let life = self.engine.life(lease)?;
-        let mut id = 0;
-        let claim = || {
-            id = random_id();
-            What::Claim { id, life }
-        };
-        Ok(match self.take_within(wait, claim).await? {
-            Given::Item { bytes, attempts } => {
-                Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease })
-            }
-            Given::Nothing | Given::Doubt | Given::Unmarked(_) | Given::Done | Given::Loss { .. } => None,
-        })
+        let given = self.take_within(wait, || What::Claim { id: random_id(), life }).await?;
+        let Given::Item { bytes, attempts, claim: Some(id) } = given else { return Ok(None) };
+        Ok(Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease }))
     }
 
     /// Takes an item, or what comes within a time.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::{
-    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreExt,
-    StoreRef, SystemClock, Ttl, TtlSupport, Want,
+    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreExt, StoreRef,
+    SystemClock, Ttl, TtlSupport, Want,
 };
 
 use super::LEASE_MIN;
@@ -65,7 +65,7 @@ pub(super) struct Engine {
     newest: AtomicU64,
     /// True once the store said that it may evict, or lose what one of its servers has: what is gone later may have been evicted by then, whatever it says meanwhile.
     may_evict: AtomicBool,
-    /// Losses that callers of this handle have heard of: not told again by it.
+    /// Losses that callers of this handle have heard of, while the state does not say so: not told again by it. 0 where it does.
     heard: AtomicU64,
     pub(super) clock: ClockRef,
     /// What was seen when there was nothing to take: something has come only once one of them changes. Held for a load or a store.
@@ -260,7 +260,7 @@ impl Engine {
         self.heard.load(Ordering::Acquire)
     }
 
-    /// A caller is being told of so many losses, this very moment.
+    /// A caller is being told of so many losses, this very moment, which could not be noted in the state.
     pub(super) fn note_heard(&self, losses: u64) {
         self.heard.fetch_max(losses, Ordering::AcqRel);
     }
@@ -280,7 +280,13 @@ impl Engine {
             let detail = format!("its state is at sequence {}; this handle saw {newest}", state.seq);
             return Err(self.named(ErrorKind::RolledBack, &detail));
         }
-        self.newest.fetch_max(state.seq, Ordering::AcqRel);
+        let heard = self.heard();
+        if self.newest.fetch_max(state.seq, Ordering::AcqRel) <= state.seq
+            && !(state.told + 1..=state.found).contains(&heard)
+        {
+            // The state says so itself; or it counts fewer, and went back to before them.
+            _ = self.heard.compare_exchange(heard, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
         let cas = item.cas.ok_or_else(|| self.named(ErrorKind::Unsupported, "the store tells no cas token"))?;
         Ok(View { state, cas })
     }

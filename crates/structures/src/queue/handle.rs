@@ -147,20 +147,21 @@ impl Shared {
         self.engine.vigil.check()?;
         match outcomes.get(&ticket).cloned().unwrap_or_else(|| Err(larder_core::ext::no_reply()))? {
             Given::Loss { what, losses } => {
-                self.note_told(losses, deadline).await;
-                self.engine.note_heard(losses);
+                if !self.note_told(losses, deadline).await {
+                    self.engine.note_heard(losses);
+                }
                 Err(self.engine.named(ErrorKind::Lost, &what))
             }
             given => Ok(given),
         }
     }
 
-    /// Notes that a caller is about to hear of losses. Should this fail, others are told as well. **Round trips: 1.**
-    async fn note_told(&self, losses: u64, deadline: Instant) {
+    /// Notes that a caller is about to hear of losses. True if the state says so now; else others are told as well. **Round trips: 1.**
+    async fn note_told(&self, losses: u64, deadline: Instant) -> bool {
         // The caller's answer is known: it is not to come too late for this.
         let left = deadline.saturating_duration_since(ambient::now()) / 2;
         let change = Change { ticket: random_id(), what: What::Heard { losses }, deadline: ambient::now() + left };
-        _ = self.consumer.submit_within(change, left).await;
+        self.consumer.submit_within(change, left).await.is_ok()
     }
 
     async fn pop(&self, wait: Duration) -> Result<Option<Bytes>> {

@@ -38,6 +38,10 @@ const FAULTS_MAX: u32 = 8;
 const LOOKED_AT_MAX: usize = 16;
 /// With more than so many segments on record, a stack leaves those as well of which nothing is left.
 const ON_RECORD_MAX: usize = 16;
+/// What a batch that adds a segment has beside what leaves others: the adding, and a look whether it is there.
+const OPS_TO_ADD: usize = 2;
+/// What it takes to leave one, at the most: its link, a look at that, a note.
+const OPS_TO_LEAVE: usize = 3;
 /// A handle looks at the tail this many times while it fills one.
 const LOOKS_A_SEGMENT: usize = 8;
 
@@ -637,7 +641,10 @@ impl Pusher {
             used_up.contains(&record.segment) && record.remover.is_none_or(|remover| removal::is_old(state, remover))
         };
         let leaves = |(at, record): &(usize, &Record)| is_live(record) || (*at < over && is_let_go(record));
-        (record, state.records.iter().enumerate().take_while(leaves).map(|(_, record)| leave(record)).collect())
+        // What does not fit into the batch stays on record until the next time.
+        let most = self.engine.store.profile().batch_ops_max.saturating_sub(OPS_TO_ADD) / OPS_TO_LEAVE;
+        let leaving = state.records.iter().enumerate().take_while(leaves).take(most).map(|(_, record)| leave(record));
+        (record, leaving.collect())
     }
 }
 

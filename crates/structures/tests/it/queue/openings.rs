@@ -11,6 +11,7 @@ use larder_structures::QueueOptions;
 
 use crate::queue::between::{Answer, Between, adds, appends, but, links, removes, swaps};
 use crate::queue::support::{BOTH, Kind, Line, drain, key, small};
+use crate::support::hooked::Hooked;
 use crate::support::sieve::Sieve;
 use crate::support::slow::Slow;
 use crate::table::support::{cost, counting};
@@ -291,6 +292,30 @@ async fn a_link_of_a_state_that_was_set_back_gives_way_to_its_next() {
     assert_eq!(costs, [3, 3, 3, 3, 4, 4]);
     let items = drain(&Line::open(Kind::Queue, &store, &small()).await).await;
     assert_eq!(items, ([0, 1, 1, 2, 3].map(item).to_vec(), 0));
+}
+
+#[tokio::test]
+async fn a_stack_leaves_as_many_segments_at_once_as_fit_into_a_batch() {
+    // It refuses what is more.
+    for ops_max in [20, 21, 22, 23] {
+        let store = Hooked::with_batches_of(&memory(), ops_max).shared();
+        let line = Line::open(Kind::Stack, &store, &small()).await;
+        for n in 0..12 {
+            line.push(item(n)).await.unwrap();
+        }
+        let mut claims = Vec::new();
+        for _ in 0..12 {
+            claims.push(line.take().await);
+        }
+        for n in 12..16 {
+            line.push(item(n)).await.unwrap();
+        }
+        for claim in &claims {
+            claim.release().await.unwrap();
+        }
+        let (items, told) = drain(&Line::open(Kind::Stack, &store, &small()).await).await;
+        assert_eq!((items, told), ((0..16).rev().map(item).collect(), 0), "{ops_max} ops");
+    }
 }
 
 /// The segment that is taken from is on record, and the tail, too: only what waits between them needs a link.

@@ -9,6 +9,7 @@
 //! | refused | it is there, the frame fits, and nothing is in doubt | if it is full, on to the next segment; else the store is out of memory: tried again for a while, then `Unavailable` |
 //! | refused | it is not there, and nothing is in doubt | on to the tail that the state names; if that is the one, it is lost |
 //! | refused | it is not there, and an earlier try is in doubt | unknown: it may have been delivered, and the segment removed since |
+//! | not taken: the store is `Full`, as it says itself | | that, at once: nobody knows when there is room. Unknown if an earlier try is in doubt |
 //! | in doubt | the segment holds the frame | done |
 //! | in doubt | it does not, so far | the same frame again: repeats of it in one segment count once |
 

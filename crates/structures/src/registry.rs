@@ -177,11 +177,11 @@ const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// copies, and for unique visitors in sets of the store's own, 5 where a list names pieces; one more for each further batch that the keys fill, 3 for each time that a list was
 /// written meanwhile, which waits a moment first, and two for each time that the manifest must be looked at again.
 ///
-/// What others add meanwhile goes as well: the map of a sharded collection, which names its shards, the head of a packed table, which names its versions, and the lists of the periods of
+/// What others add meanwhile goes as well: the map of a sharded collection, which names its shards, the head of a packed table, which names its versions, the state of a queue or stack, which names its segments, and the lists of the periods of
 /// unique visitors, of the windows of visitors, of the shards of packed records and of the parts of an event log are deleted as they were read, and where they were written since, they are read and what they name is
 /// deleted once more. Whoever made what he cannot list any more removes it himself; what somebody had made who died before he could stays, under a key that nobody reads.
 ///
-/// A store that cannot delete by token (`delete_cas` in its profile) deletes manifest, map, head and list as they are: what others drop and make
+/// A store that cannot delete by token (`delete_cas` in its profile) deletes manifest, map, head, state and list as they are: what others drop and make
 /// again between the look and the delete loses its manifest there, and what others list meanwhile is left behind.
 ///
 /// # Errors
@@ -292,7 +292,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set | Kind::Cache => Ok(Vec::new()),
         Kind::Visitors => return visitors::pieces(store, ctx, name, manifest).await,
         Kind::Table => table::pieces(store, ctx, name, manifest).await,
-        Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
+        Kind::Queue | Kind::Stack => return queue::pieces(store, ctx, name, manifest).await,
         Kind::EventLog => return log::pieces(store, ctx, name, manifest).await,
         Kind::PackedTable => return lookup::pieces(store, ctx, name, manifest).await,
         Kind::UniqueVisitors => return unique::pieces(store, ctx, name, manifest).await,

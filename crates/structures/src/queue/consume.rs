@@ -42,7 +42,7 @@ pub(super) struct Change {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    /// An item, under this id, for as long as its marker lives.
+    /// An item, for as long as its marker lives: under this id, or under another where the call has sent a write that is in doubt.
     Claim {
         id: u64,
         life: Duration,
@@ -64,9 +64,11 @@ pub(super) enum What {
 /// What a caller gets.
 #[derive(Clone, Debug)]
 pub(super) enum Given {
+    /// Of a claim with its id.
     Item {
         bytes: Bytes,
         attempts: u32,
+        claim: Option<u64>,
     },
     Nothing,
     /// Nothing, as far as is known: but a segment is gone, and what became of it is not known yet. It is to be asked for again in a moment.
@@ -105,8 +107,10 @@ pub(super) struct Consumer {
     tried: Vec<u64>,
     /// Writes of this call of which it is not known whether they landed.
     pub(super) sent: Vec<Sent>,
-    /// Of the claims that these make, those whose markers the read found that the view is of. `None`: the view is not of a read.
-    marked: Option<HashSet<u64>>,
+    /// True once there was one in this call: what it puts may come late, so no later write puts the same.
+    is_in_doubt: bool,
+    /// Of the claims that these make, those whose markers were asked for by the read that the view is of, and whether they were found.
+    pub(super) marked: HashMap<u64, bool>,
     /// What this call came to, once its write has landed: whoever drops it after that leaves nothing to be done again.
     settled: Option<Outcomes>,
 }
@@ -204,6 +208,7 @@ impl Driver for Consumer {
         }
         if !interrupted {
             self.sent.clear();
+            self.is_in_doubt = false;
         }
         self.is_fresh = false;
         self.checked.clear();
@@ -247,7 +252,8 @@ impl Consumer {
             ended: Vec::new(),
             tried: Vec::new(),
             sent: Vec::new(),
-            marked: None,
+            is_in_doubt: false,
+            marked: HashMap::new(),
             settled: None,
         }
     }
@@ -310,6 +316,7 @@ impl Consumer {
     }
 
     async fn step(&mut self, ctx: Ctx, changes: &[Change]) -> Result<Step> {
+        self.is_in_doubt |= !self.sent.is_empty();
         if self.view.is_none() || (!self.sent.is_empty() && !self.is_fresh) {
             self.read(ctx, &[], Looks::Few).await?;
         }
@@ -382,8 +389,9 @@ impl Consumer {
         let state = &view.state;
         let last = state.last_of(self.writer);
         if let Some(at) = self.sent.iter().position(|sent| last == Some(sent.seq)) {
-            if self.marked.is_none() && !self.sent[at].leases.is_empty() {
-                // Whether they have their markers a read tells.
+            if self.sent[at].leases.iter().any(|lease| !self.marked.contains_key(&lease.claim)) {
+                // Whether they have their markers a read tells, which asks for those of the first.
+                self.sent.swap(0, at);
                 self.view = None;
                 return Ok(None);
             }
@@ -391,8 +399,7 @@ impl Consumer {
             self.sent.clear();
             // Which of them this one made is not known here; what is left ends by itself.
             self.tried.clear();
-            let found = self.marked.take().unwrap_or_default();
-            let unmarked = self.not_found(leases, &found);
+            let unmarked = self.not_found(leases);
             return Ok(Some(self.give_up(outcomes, unmarked)));
         }
         // Each write since has one writer: fewer than are remembered cannot have pushed this one out.
@@ -432,6 +439,7 @@ impl Consumer {
                 What::Ack { id } => plan.end(id, None),
                 What::Release { id } => plan.end(id, Some(GIVEN_BACK)),
                 What::Claim { id, life } => {
+                    let id = if self.is_in_doubt { random_id() } else { id };
                     let outcome = self.next(&mut plan, Some(id))?;
                     if matches!(outcome, Ok(Given::Item { .. })) {
                         plan.leases.push(Lease { ticket: change.ticket, claim: id, life });
@@ -487,7 +495,7 @@ impl Consumer {
                     Some(claim) => state.opens.push(Open { segment, ordinal, claim, attempts }),
                     None => state.acked += 1,
                 }
-                Ok(Given::Item { bytes, attempts })
+                Ok(Given::Item { bytes, attempts, claim })
             }
         })
     }
@@ -510,7 +518,7 @@ impl Consumer {
         // What is found missing is judged by what was known when it was asked for.
         let known = self.known();
         let newest = self.engine.newest();
-        let mut marked = HashSet::new();
+        let mut marked = HashMap::new();
         let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
         for asked in request.asked {
             let reply = answers.next();
@@ -519,15 +527,11 @@ impl Consumer {
                     self.view = Some(self.engine.view(reply, newest)?);
                     self.is_fresh = true;
                 }
-                Asked::Own(claim) => {
-                    if reply? != Reply::Miss {
-                        marked.insert(claim);
-                    }
-                }
+                Asked::Own(claim) => _ = marked.insert(claim, reply? != Reply::Miss),
                 asked => self.learn(asked, reply, known)?,
             }
         }
-        self.marked = Some(marked);
+        self.marked = marked;
         Ok(())
     }
 
@@ -655,7 +659,8 @@ impl Consumer {
         // Whoever drops this future midway leaves a write that is in doubt, and a state that must be read.
         let base = view.state.seq;
         self.sent.push(Sent { seq: self.seq, base, outcomes: outcomes.clone(), leases: leases.clone() });
-        (self.view, self.marked) = (None, None);
+        self.view = None;
+        self.marked.clear();
         let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
         let unmarked = leases.iter().filter_map(|lease| Some((*lease, self.refused(answers.next())?))).collect();
         let wrote = Wrote::new(&value, answers.next(), answers.next());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::{
-    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreRef,
+    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreExt, StoreRef,
     SystemClock, Ttl, TtlSupport, Want,
 };
 
@@ -65,7 +65,7 @@ pub(super) struct Engine {
     newest: AtomicU64,
     /// True once the store said that it may evict, or lose what one of its servers has: what is gone later may have been evicted by then, whatever it says meanwhile.
     may_evict: AtomicBool,
-    /// Losses that callers of this handle have heard of: not told again by it.
+    /// Losses that callers of this handle have heard of, while the state does not say so: not told again by it. 0 where it does.
     heard: AtomicU64,
     pub(super) clock: ClockRef,
     /// What was seen when there was nothing to take: something has come only once one of them changes. Held for a load or a store.
@@ -194,10 +194,29 @@ impl Engine {
         Ok(Op::get(self.link_key(segment)?, Want::VALUE))
     }
 
-    /// Writes a link. All who do write the same; over another only where the state was set back, and named another segment since.
-    pub(super) fn link_add(&self, segment: u64, incarnation: u64) -> Result<Op> {
+    /// Writes a link where none stands, and reads what stands there. All who do write the same, and never over it: a store that is out of memory would
+    /// delete what a refused `Set` was to replace.
+    pub(super) fn link_ops(&self, segment: u64, incarnation: u64) -> Result<[Op; 2]> {
         let link = layout::link(self.generation(), segment, incarnation);
-        Ok(Op::put(self.link_key(segment)?, PutMode::Set, link, Ttl::Never))
+        let read = Op::get(self.link_key(segment)?, Want::VALUE | Want::CAS);
+        Ok([Op::put(self.link_key(segment)?, PutMode::Add, link, Ttl::Never), read])
+    }
+
+    /// True if a segment's link stands, by the answers to [`link_ops`](Engine::link_ops). Another one was left by a state that was set back, and gives way. **Round trips: 0**, 1 where
+    /// there is another.
+    pub(super) async fn is_linked(
+        &self,
+        ctx: Ctx,
+        segment: u64,
+        incarnation: u64,
+        added: Result<Reply>,
+        now: Result<Reply>,
+    ) -> Result<bool> {
+        let link = layout::link(self.generation(), segment, incarnation);
+        let Some(item) = now?.into_item() else { return added.map(|_| false) };
+        let Some(cas) = item.cas.filter(|_| item.value != link) else { return Ok(item.value == link) };
+        let put = Op::put(self.link_key(segment)?, PutMode::Cas(cas), link, Ttl::Never);
+        Ok(self.store.run_one(ctx, put).await? == Reply::Stored)
     }
 
     /// The incarnation that a link tells; `None` if there is no link.
@@ -240,7 +259,7 @@ impl Engine {
         self.heard.load(Ordering::Acquire)
     }
 
-    /// A caller is being told of so many losses, this very moment.
+    /// A caller is being told of so many losses, this very moment, which could not be noted in the state.
     pub(super) fn note_heard(&self, losses: u64) {
         self.heard.fetch_max(losses, Ordering::AcqRel);
     }
@@ -260,7 +279,13 @@ impl Engine {
             let detail = format!("its state is at sequence {}; this handle saw {newest}", state.seq);
             return Err(self.named(ErrorKind::RolledBack, &detail));
         }
-        self.newest.fetch_max(state.seq, Ordering::AcqRel);
+        let heard = self.heard();
+        if self.newest.fetch_max(state.seq, Ordering::AcqRel) <= state.seq
+            && !(state.told + 1..=state.found).contains(&heard)
+        {
+            // The state says so itself; or it counts fewer, and went back to before them.
+            _ = self.heard.compare_exchange(heard, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
         let cas = item.cas.ok_or_else(|| self.named(ErrorKind::Unsupported, "the store tells no cas token"))?;
         Ok(View { state, cas })
     }

@@ -147,20 +147,21 @@ impl Shared {
         self.engine.vigil.check()?;
         match outcomes.get(&ticket).cloned().unwrap_or_else(|| Err(larder_core::ext::no_reply()))? {
             Given::Loss { what, losses } => {
-                self.note_told(losses, deadline).await;
-                self.engine.note_heard(losses);
+                if !self.note_told(losses, deadline).await {
+                    self.engine.note_heard(losses);
+                }
                 Err(self.engine.named(ErrorKind::Lost, &what))
             }
             given => Ok(given),
         }
     }
 
-    /// Notes that a caller is about to hear of losses. Should this fail, others are told as well. **Round trips: 1.**
-    async fn note_told(&self, losses: u64, deadline: Instant) {
+    /// Notes that a caller is about to hear of losses. True if the state says so now; else others are told as well. **Round trips: 1.**
+    async fn note_told(&self, losses: u64, deadline: Instant) -> bool {
         // The caller's answer is known: it is not to come too late for this.
         let left = deadline.saturating_duration_since(ambient::now()) / 2;
         let change = Change { ticket: random_id(), what: What::Heard { losses }, deadline: ambient::now() + left };
-        _ = self.consumer.submit_within(change, left).await;
+        self.consumer.submit_within(change, left).await.is_ok()
     }
 
     async fn pop(&self, wait: Duration) -> Result<Option<Bytes>> {
@@ -172,17 +173,9 @@ impl Shared {
 
     async fn claim(self: &Arc<Self>, lease: Duration, wait: Duration) -> Result<Option<Claim>> {
         let life = self.engine.life(lease)?;
-        let mut id = 0;
-        let claim = || {
-            id = random_id();
-            What::Claim { id, life }
-        };
-        Ok(match self.take_within(wait, claim).await? {
-            Given::Item { bytes, attempts } => {
-                Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease })
-            }
-            Given::Nothing | Given::Doubt | Given::Unmarked(_) | Given::Done | Given::Loss { .. } => None,
-        })
+        let given = self.take_within(wait, || What::Claim { id: random_id(), life }).await?;
+        let Given::Item { bytes, attempts, claim: Some(id) } = given else { return Ok(None) };
+        Ok(Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease }))
     }
 
     /// Takes an item, or what comes within a time.

@@ -1,9 +1,9 @@
 //! The leases of claims that a write made: whether their markers are there.
 //!
 //! A marker that was missed once, while the state named its claim, never comes back: whoever has missed it gives the item away, at
-//! once or later. So a claim whose marker is not known to be there is given up, and the item is claimed again under another id.
+//! once or later. So a claim whose marker is not known to be there is given up, and the item is claimed again under another id. And so a write behind
+//! one that is in doubt makes its claims under other ids: each marker is put by the one write that makes its claim.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,11 +21,10 @@ pub(super) struct Lease {
 }
 
 impl Consumer {
-    /// Adds the markers of claims of which it is not known whether the write that makes them has landed.
+    /// Adds the markers of claims of which it is not known whether the write that makes them has landed: all of the first such write, and of the others what a batch takes.
     pub(super) fn ask_for_own(&self, request: &mut Request) -> Result<()> {
-        // Each write of a call makes the same claims.
-        let mut asked = HashSet::new();
-        for lease in self.sent.iter().flat_map(|sent| &sent.leases).filter(|lease| asked.insert(lease.claim)) {
+        let max = self.engine.store.profile().batch_ops_max.saturating_sub(2).max(1);
+        for lease in self.sent.iter().flat_map(|sent| &sent.leases).take(max) {
             let get = self.engine.marker(lease.claim, |key| Op::get(key, Want::empty()))?;
             request.add(Asked::Own(lease.claim), get);
         }
@@ -43,13 +42,14 @@ impl Consumer {
     }
 
     /// Of claims whose write's reply was lost, those whose markers were not found.
-    pub(super) fn not_found(&self, leases: Vec<Lease>, found: &HashSet<u64>) -> Vec<(Lease, Error)> {
+    pub(super) fn not_found(&self, leases: Vec<Lease>) -> Vec<(Lease, Error)> {
         let error = || {
             let detail =
                 "the reply to a claim was lost, and its lease was not found: it was not stored, or has run out";
             self.engine.named(ErrorKind::Unavailable, detail).effect(Effect::Unknown)
         };
-        leases.into_iter().filter(|lease| !found.contains(&lease.claim)).map(|lease| (lease, error())).collect()
+        let is_found = |lease: &Lease| self.marked.get(&lease.claim) == Some(&true);
+        leases.into_iter().filter(|lease| !is_found(lease)).map(|lease| (lease, error())).collect()
     }
 
     /// The outcomes of a write that has landed, but for these claims, which are given up.

@@ -9,6 +9,7 @@
 //! | refused | it is there, the frame fits, and nothing is in doubt | if it is full, on to the next segment; else the store is out of memory: tried again for a while, then `Unavailable` |
 //! | refused | it is not there, and nothing is in doubt | on to the tail that the state names; if that is the one, it is lost |
 //! | refused | it is not there, and an earlier try is in doubt | unknown: it may have been delivered, and the segment removed since |
+//! | not taken: the store is `Full`, as it says itself | | that, at once: nobody knows when there is room. Unknown if an earlier try is in doubt |
 //! | in doubt | the segment holds the frame | done |
 //! | in doubt | it does not, so far | the same frame again: repeats of it in one segment count once |
 
@@ -38,6 +39,10 @@ const FAULTS_MAX: u32 = 8;
 const LOOKED_AT_MAX: usize = 16;
 /// With more than so many segments on record, a stack leaves those as well of which nothing is left.
 const ON_RECORD_MAX: usize = 16;
+/// What a batch that adds a segment has beside what leaves others: the adding, and a look whether it is there.
+const OPS_TO_ADD: usize = 2;
+/// What it takes to leave one, at the most: its link, a look at that, a note.
+const OPS_TO_LEAVE: usize = 3;
 /// A handle looks at the tail this many times while it fills one.
 const LOOKS_A_SEGMENT: usize = 8;
 
@@ -486,7 +491,7 @@ impl Pusher {
         self.engine.named(ErrorKind::Unavailable, &detail)
     }
 
-    /// Opens the next segment, and makes it the tail. `content` is the tail's; `None` if that is lost. **Round trips: 2**, and 1 more where a stack has many on record.
+    /// Opens the next segment, and makes it the tail. `content` is the tail's; `None` if that is lost. **Round trips: 2**, and 1 more where a stack has many on record, and for each link that a state left that was set back.
     ///
     /// # Errors
     /// [`ErrorKind::Full`], and those of the store.
@@ -519,7 +524,7 @@ impl Pusher {
         named.map(|_| ())
     }
 
-    /// Adds the next segment, and names it in the state. False if another wrote the state first. **Round trips: 2.**
+    /// Adds the next segment, and names it in the state. False if another wrote the state first. **Round trips: 2**, and 1 more for each link that a state left that was set back.
     async fn name(&mut self, ctx: Ctx, cas: Cas, next: Next, tail: Tail) -> Result<bool> {
         let engine = self.engine.clone();
         let Next { mut state, record, leaving, .. } = next;
@@ -528,7 +533,7 @@ impl Pusher {
         let add = Op::put(engine.segment_key(tail.incarnation)?, PutMode::Add, segment, Ttl::Never);
         let mut batch = Batch::from_iter([add, engine.segment_read(tail.incarnation)?]);
         for Leaving { segment, incarnation, note } in &leaving {
-            batch.push(engine.link_add(*segment, *incarnation)?);
+            batch.extend(engine.link_ops(*segment, *incarnation)?);
             if let Some(note) = note {
                 batch.push(Op::put(engine.segment_key(*incarnation)?, PutMode::Append, note.clone(), Ttl::Never));
             }
@@ -542,10 +547,11 @@ impl Pusher {
         let mut left = 0;
         let mut fault = None;
         for leaving in &leaving {
-            let link = answers.next();
-            let is_linked = matches!(link, Ok(Reply::Stored));
+            let (added, now) = (answers.next(), answers.next());
             let is_noted = leaving.note.is_none() || matches!(answers.next(), Ok(Reply::Stored));
-            fault = fault.or(link.err());
+            let linked = engine.is_linked(ctx, leaving.segment, leaving.incarnation, added, now).await;
+            let is_linked = matches!(linked, Ok(true));
+            fault = fault.or(linked.err());
             if !(is_linked && is_noted) {
                 break;
             }
@@ -636,7 +642,10 @@ impl Pusher {
             used_up.contains(&record.segment) && record.remover.is_none_or(|remover| removal::is_old(state, remover))
         };
         let leaves = |(at, record): &(usize, &Record)| is_live(record) || (*at < over && is_let_go(record));
-        (record, state.records.iter().enumerate().take_while(leaves).map(|(_, record)| leave(record)).collect())
+        // What does not fit into the batch stays on record until the next time.
+        let most = self.engine.store.profile().batch_ops_max.saturating_sub(OPS_TO_ADD) / OPS_TO_LEAVE;
+        let leaving = state.records.iter().enumerate().take_while(leaves).take(most).map(|(_, record)| leave(record));
+        (record, leaving.collect())
     }
 }
 

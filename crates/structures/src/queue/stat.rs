@@ -14,6 +14,8 @@ use crate::append::layout::varint_bytes;
 use crate::cell::Cell;
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
+use crate::owned::Owned;
+use crate::registry::Pieces;
 
 /// How many segments are read at once.
 const SEGMENTS_AT_ONCE: usize = 16;
@@ -299,11 +301,11 @@ impl Reader<'_> {
     }
 }
 
-/// The keys of the segments that are there, or may be, and of their links. **Round trips: 1**; 1 more for each 256 segments that are not on
+/// The keys of the segments that are there, or may be, and of their links, with the token of the state that names them. **Round trips: 1**; 1 more for each 256 segments that are not on
 /// record, and of a stack for each 16, and for each place where some were removed.
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
     let cell = Cell::new(manifest.data_key(name, 0)?);
-    let Some(item) = store.run_one(ctx, cell.read_op()).await?.into_item() else { return Ok(Vec::new()) };
+    let Some(item) = store.run_one(ctx, cell.read_op()).await?.into_item() else { return Ok(Pieces::default()) };
     let state = State::decode(&item.value, manifest.generation).map_err(|error: Error| error.key(&cell.key))?;
     let mut reader = Reader { store, ctx, name, manifest, state: &state, links: HashMap::new() };
     for number in named(&state) {
@@ -323,7 +325,8 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     let links = links.map(|number| engine::link_key(manifest, name, number));
     // Of several servers they stand on the state's, where this does not find them: there their leases end them.
     let markers = state.opens.iter().map(|open| manifest.data_key(name, format_args!("c{:016x}", open.claim)));
-    segments.chain(links).chain(markers).collect()
+    let keys: Result<Vec<Key>> = segments.chain(links).chain(markers).collect();
+    Ok(Pieces { keys: Owned::items(keys?), cas: item.cas })
 }
 
 impl Reader<'_> {

@@ -1,4 +1,4 @@
-//! Drops of what has a list of its pieces (packed records, packed tables, event logs) beside those who add to it: nothing is left behind.
+//! Drops of what has a list of its pieces (packed records, packed tables, event logs, queues and stacks) beside those who add to it: nothing is left behind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use larder_structures::lookup::{LookupKey, Rows};
 use larder_structures::records::{Schema, Value};
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{EventLog, Name, PackedRecords, PackedTable};
+use larder_testkit::lines::{BOTH, Kind, Line, small};
 
 use crate::support::hooked::{Hooked, fail};
 use crate::support::natives::Natives;
@@ -43,10 +44,18 @@ impl World {
 
     /// Fails if a key is left.
     fn must_be_empty(&self, when: &str) {
+        self.must_be_empty_but_for(None, when);
+    }
+
+    /// The same, but for keys whose index begins so.
+    fn must_be_empty_but_for(&self, known: Option<char>, when: &str) {
         let mut left = BTreeMap::new();
         for shard in 0..self.memory.shards() {
             self.memory.each_of_shard(shard, |key, _| _ = left.insert(String::from_utf8_lossy(key).into_owned(), ()));
         }
+        left.retain(|key, ()| {
+            known.is_none() || !key.rsplit('.').next().unwrap_or_default().starts_with(known.as_slice())
+        });
         let natives = self.natives.as_ref().map(|natives| natives.all()).unwrap_or_default();
         assert!(left.is_empty() && natives.is_empty(), "{when}: {:?}, {natives:?}", left.keys());
     }
@@ -183,6 +192,58 @@ async fn a_part_of_a_log_that_others_made_is_not_removed_with_the_list() {
     world.store.delete(Key::new(list).unwrap()).await.unwrap();
     assert_eq!(put(&other, 3).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(world.memory.stats().items, before - 1);
+}
+
+/// What the index of a link begins with: whoever is late with one leaves it behind.
+const LINK: Option<char> = Some('n');
+
+/// A queue, or a stack, of which the tail waits in the middle as soon as there is another.
+async fn line(kind: Kind, store: &StoreRef) -> Line {
+    let line = Line::open_as(kind, store, "n", &small()).await;
+    if line.stat().await.segments < 2 {
+        line.push([b'x'; 250]).await.unwrap();
+    }
+    line
+}
+
+#[tokio::test]
+async fn segments_that_others_open_beside_a_drop_go_as_well() {
+    // A stack's segments are found by two reads more.
+    for (kind, nth) in BOTH.into_iter().flat_map(|kind| (PIECES..=LIST + 2).map(move |nth| (kind, nth))) {
+        let world = World::new(false);
+        let (old, other) = (line(kind, &world.store).await, line(kind, &world.store).await);
+        let hooked = Hooked::new(&world.store);
+        hooked.at(nth, move |store, batch| async move {
+            for _ in 0..2 {
+                let outcome = other.push([b'x'; 250]).await;
+                assert!(outcome.is_ok() || kind == Kind::Queue && nth > LIST, "{kind:?}, batch {nth}: {outcome:?}");
+            }
+            store.run(Ctx::default(), batch).await
+        });
+        assert!(drop_it(&hooked.shared()).await.unwrap());
+        world.must_be_empty(&format!("{kind:?}, batch {nth}"));
+        assert_eq!(old.push("more").await.unwrap_err().kind(), ErrorKind::Lost);
+    }
+}
+
+/// The push, the making of the next segment, and the naming of it.
+#[tokio::test]
+async fn a_segment_that_is_made_behind_a_drop_is_removed_again() {
+    for (kind, step) in BOTH.into_iter().flat_map(|kind| (1..=3).map(move |step| (kind, step))) {
+        let world = World::new(false);
+        line(kind, &world.store).await;
+        let hooked = Hooked::new(&world.store);
+        let other = line(kind, &hooked.shared()).await;
+        hooked.at(step, |store, batch| async move {
+            assert!(drop_it(&store).await.unwrap());
+            store.run(Ctx::default(), batch).await
+        });
+        // Of the later steps it had landed by then.
+        let outcome = other.push([b'x'; 250]).await;
+        assert_eq!(outcome.is_ok(), step > 1, "{kind:?}, step {step}: {outcome:?}");
+        assert_eq!(other.push("more").await.unwrap_err().kind(), ErrorKind::Lost);
+        world.must_be_empty_but_for(LINK, &format!("{kind:?}, step {step}"));
+    }
 }
 
 /// A build that comes to an end beside a drop never looks at the head again.
@@ -394,5 +455,36 @@ async fn a_drop_of_a_log_that_many_put_into_all_the_time_comes_to_an_end() {
             putter.await.unwrap();
         }
         world.must_be_empty("all putters are done");
+    }
+}
+
+/// Each opens a segment where the drop has deleted the tail, or takes note of what is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drop_of_a_queue_that_many_use_all_the_time_comes_to_an_end() {
+    for kind in BOTH {
+        let world = World::new(false);
+        let store: StoreRef = Arc::new(Slow(world.store.clone()));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut users = Vec::new();
+        for n in 0..6 {
+            let (line, is_over) = (line(kind, &store).await, is_over.clone());
+            users.push(tokio::spawn(async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    _ = if n % 2 == 0 { line.push([b'x'; 50]).await } else { line.pop().await.map(|_| ()) };
+                }
+            }));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut drops = 1;
+        while let Err(error) = drop_it(&store).await {
+            assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Conflict, true), "{error}");
+            assert!(drops < 12, "drop {drops}: {error}");
+            drops += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        for user in users {
+            user.await.unwrap();
+        }
+        world.must_be_empty_but_for(LINK, &format!("{kind:?}: all are done"));
     }
 }

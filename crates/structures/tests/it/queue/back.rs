@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_core::{ErrorKind, Key, PutMode, StoreExt, StoreRef, Ttl};
+use larder_core::{Effect, ErrorKind, Key, PutMode, StoreExt, StoreRef, Ttl};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 
+use crate::queue::between::{Between, swaps};
 use crate::queue::support::{BOTH, Kind, LEASE, Line, drain, key, small, text};
 use crate::table::support::Evicting;
 
@@ -197,6 +198,54 @@ async fn a_producer_is_told_of_a_state_that_went_back() {
                 assert_eq!(line.push("more").await.unwrap_err().kind(), ErrorKind::RolledBack);
             }
         }
+    }
+}
+
+/// Pushes and takes in the first segment so many times, and loses it: the push behind that finds out.
+async fn lose_the_tail(kind: Kind, store: &StoreRef, times: usize) {
+    let line = Line::open(kind, store, &QueueOptions::default()).await;
+    for _ in 0..times {
+        line.push("a").await.unwrap();
+        assert!(line.pop().await.unwrap().is_some());
+    }
+    store.delete(key(kind, store, Some(0)).await).await.unwrap();
+    line.push("behind").await.unwrap();
+    assert_eq!(line.stat().await.segments_missing, 1, "{kind:?}");
+}
+
+/// Losses are counted anew from where the state went back to: what a consumer has heard of before is not what was found since, though the state was written more often by then than he knew.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_was_found_since_the_state_went_back_unseen_is_told() {
+    // The state says that he has heard of the first; or it could not be noted, and he looks before there is the next.
+    for (kind, is_noted) in BOTH.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
+        let what = format!("{kind:?}, noted: {is_noted}");
+        let store = memory();
+        let between = Between::new(&store);
+        let line = Line::open(kind, &between.shared(), &QueueOptions::default()).await;
+        let [state, segment] = [key(kind, &store, None).await, key(kind, &store, Some(0)).await];
+        let old = [value(&store, &state).await, value(&store, &segment).await];
+        lose_the_tail(kind, &store, 1).await;
+        if !is_noted {
+            between.refuse(swaps, Effect::NotApplied);
+        }
+        assert_eq!(line.pop().await.unwrap_err().kind(), ErrorKind::Lost, "{what}");
+        between.heal();
+        assert_eq!(line.pop().await.unwrap().as_deref(), Some(&b"behind"[..]), "{what}");
+        for (key, old) in [&state, &segment].into_iter().zip(old) {
+            set_back(&store, key, old).await;
+        }
+        if !is_noted {
+            let other = Line::open(kind, &store, &QueueOptions::default()).await;
+            for _ in 0..8 {
+                other.push("b").await.unwrap();
+                assert!(other.pop().await.unwrap().is_some());
+            }
+            assert_eq!(line.pop().await.unwrap(), None, "{what}");
+        }
+        lose_the_tail(kind, &store, 8).await;
+        assert_eq!(line.pop().await.unwrap_err().kind(), ErrorKind::Lost, "{what}");
+        assert_eq!(line.pop().await.unwrap().as_deref(), Some(&b"behind"[..]), "{what}");
+        assert_eq!(line.pop().await.unwrap(), None, "{what}");
     }
 }
 

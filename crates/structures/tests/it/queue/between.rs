@@ -100,9 +100,14 @@ pub(crate) fn appends(op: &Op) -> bool {
     matches!(op.verb, Verb::Put { mode: PutMode::Append, .. })
 }
 
-/// The making of a segment.
+/// The making of a segment, or of a link.
 pub(crate) fn adds(op: &Op) -> bool {
     matches!(op.verb, Verb::Put { mode: PutMode::Add, .. })
+}
+
+/// The making of a link.
+pub(crate) fn links(op: &Op) -> bool {
+    adds(op) && op.key.as_bytes().rsplit(|&byte| byte == b'.').next().is_some_and(|index| index.starts_with(b"n"))
 }
 
 /// The removal of a segment.

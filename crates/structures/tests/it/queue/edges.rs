@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_core::{
-    Batch, Ctx, Effect, ErrorKind, Op, Profile, PutMode, Reply, Run, Store, StoreExt, StoreRef, Ttl, Verb,
+    Batch, Ctx, Effect, ErrorKind, Key, Op, Profile, PutMode, Reply, Run, Store, StoreExt, StoreRef, Ttl, Verb,
 };
 use larder_store_memory::MemoryStore;
-use larder_structures::{Name, Queue, registry};
+use larder_structures::{Name, Queue, QueueOptions, registry};
 
 use crate::queue::support::{BOTH, Kind, LEASE, Line, key, small};
+use crate::table::support::counting;
 
 /// Counts round trips, lets others go first, and refuses appends when told to.
 #[derive(Debug)]
@@ -199,6 +200,41 @@ async fn a_store_that_refuses_appends_for_a_while_closes_no_empty_segments() {
             assert_eq!((stat.segments, stat.segments_missing), (1, 0), "{kind:?}");
             assert_eq!(line.drain().await.len(), first.len() + 1, "{kind:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_push_that_the_store_has_no_memory_for_is_full_at_once() {
+    for kind in BOTH {
+        let (store, counting) = counting(Arc::new(MemoryStore::builder().bytes_max(1 << 20).build().unwrap()));
+        let line = Line::open(kind, &store, &QueueOptions::default()).await;
+        line.push("a").await.unwrap();
+        let mut fillers = Vec::new();
+        for bytes in [64 * 1024, 1024, 16] {
+            loop {
+                let key = Key::new(format!("filler{}", fillers.len())).unwrap();
+                if store.put(key.clone(), PutMode::Add, vec![0; bytes], Ttl::Never).await.is_err() {
+                    break;
+                }
+                fillers.push(key);
+            }
+        }
+        let mut pushed = 1;
+        let (before, error) = loop {
+            let before = counting.counts();
+            match line.push([b'x'; 100]).await {
+                Ok(()) => pushed += 1,
+                Err(error) => break (before, error),
+            }
+            assert!(pushed < 200, "{kind:?} is never full");
+        };
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+        assert_eq!(counting.counts().since(&before).round_trips, 1, "{kind:?}");
+        for filler in fillers {
+            store.delete(filler).await.unwrap();
+        }
+        line.push("b").await.unwrap();
+        assert_eq!(line.drain().await.len(), pushed + 1, "{kind:?}");
     }
 }
 

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use larder_core::{Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, StoreRef, Verb};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, ManualClock, Op, PutMode, Reply, Result, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
+use tokio::sync::Notify;
 
 use crate::queue::between::{Answer, Between, but, swaps};
 use crate::queue::support::{BOTH, Kind, LEASE, Line, small, text};
@@ -160,4 +161,99 @@ async fn a_claim_that_is_made_again_has_one_timeout() {
     let error = line.claim(LEASE).await.unwrap_err();
     assert_eq!(error.known_effect(), Effect::Unknown, "{error}");
     assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+}
+
+/// A store whose leases go by a clock that the test moves, a handle that a test answers for, and an item.
+async fn clocked(kind: Kind) -> (Arc<ManualClock>, Arc<Between>, Line) {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let store: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().unwrap());
+    let between = Between::new(&store);
+    let line = Line::open(kind, &between.shared(), &small()).await;
+    line.push("a").await.unwrap();
+    (clock, between, line)
+}
+
+/// Holds the first write of the state back until the second comes, and lets this happen in between, when the lease of the first is over.
+fn between_two_tries<F>(clock: Arc<ManualClock>, between: &Between, mut act: impl FnMut(StoreRef) -> F + Send + 'static)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (mut writes, mut held) = (0, None::<Batch>);
+    between.answer(move |store, batch| {
+        if !batch.iter().any(swaps) {
+            return None;
+        }
+        writes += 1;
+        let (store, batch) = (store.clone(), batch.clone());
+        match (writes, held.take()) {
+            (1, _) => {
+                held = Some(batch.clone());
+                Some(Box::pin(async move { fail(&batch, Effect::Unknown) }))
+            }
+            (2, Some(first)) => {
+                let (clock, act) = (clock.clone(), act(store.clone()));
+                Some(Box::pin(async move {
+                    store.run(Ctx::default(), first).await;
+                    clock.advance(2 * LEASE);
+                    act.await;
+                    store.run(Ctx::default(), batch).await
+                }))
+            }
+            _ => None,
+        }
+    });
+}
+
+/// The second try of a claim does not make the lease of the first anew, which was over before another was given the item.
+#[tokio::test(start_paused = true)]
+async fn what_another_was_given_between_two_tries_of_a_claim_is_not_given_to_both() {
+    for kind in BOTH {
+        let (clock, between, line) = clocked(kind).await;
+        let given = Arc::new(Mutex::new(None));
+        let noted = given.clone();
+        between_two_tries(clock, &between, move |store| {
+            let noted = noted.clone();
+            async move {
+                let claim = Line::open(kind, &store, &small()).await.take().await;
+                *noted.lock().unwrap() = Some(claim);
+            }
+        });
+        let claim = line.claim(LEASE).await.unwrap();
+        assert!(claim.is_none(), "{kind:?}: two have it");
+        between.heal();
+        let given = given.lock().unwrap().take().expect("the other's claim");
+        assert_eq!((given.item(), given.attempts()), (&bytes::Bytes::from("a"), 2), "{kind:?}");
+        given.ack().await.unwrap();
+        assert_eq!(line.len().await.unwrap(), 0, "{kind:?}");
+    }
+}
+
+/// Who has missed a lease gives the item away by his next write, however late that comes.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_another_has_missed_between_two_tries_of_a_claim_does_not_come_back() {
+    for kind in BOTH {
+        let (clock, between, line) = clocked(kind).await;
+        let [looked, go] = [Arc::new(Notify::new()), Arc::new(Notify::new())];
+        let other = Arc::new(Mutex::new(None));
+        let (begun, may_go, noted) = (looked.clone(), go.clone(), other.clone());
+        between_two_tries(clock, &between, move |store| {
+            let (looked, begun, may_go, noted) = (looked.clone(), begun.clone(), may_go.clone(), noted.clone());
+            async move {
+                let between = Between::new(&store);
+                let line = Line::open(kind, &between.shared(), &small()).await;
+                between.once(swaps, move |store, batch| async move {
+                    begun.notify_one();
+                    may_go.notified().await;
+                    store.run(Ctx::default(), batch).await
+                });
+                *noted.lock().unwrap() = Some(tokio::spawn(async move { line.claim(LEASE).await }));
+                looked.notified().await;
+            }
+        });
+        let claim = line.claim(LEASE).await.unwrap();
+        go.notify_one();
+        let other = other.lock().unwrap().take().expect("the other's claim");
+        let other = other.await.unwrap().unwrap();
+        assert_ne!(claim.is_some(), other.is_some(), "{kind:?}: {claim:?}, {other:?}");
+    }
 }

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use larder_core::{
-    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Verb, ambient,
+    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, Result, StoreExt, StoreRef, Ttl, Verb,
+    ambient,
 };
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 
-use crate::queue::between::{Answer, Between, adds, appends, but, removes, swaps};
+use crate::queue::between::{Answer, Between, adds, appends, but, links, removes, swaps};
 use crate::queue::support::{BOTH, Kind, Line, drain, key, small};
+use crate::support::hooked::Hooked;
 use crate::support::sieve::Sieve;
 use crate::support::slow::Slow;
+use crate::table::support::{cost, counting};
 
 fn memory() -> StoreRef {
     Arc::new(MemoryStore::new())
@@ -204,8 +207,7 @@ async fn a_queues_segment_is_not_left_before_its_link_is_there() {
     let line = Line::open(Kind::Queue, &between.shared(), &small()).await;
     between.answer(|store, batch| {
         let link = |op: &Op| {
-            let is_link = matches!(op.verb, Verb::Put { mode: PutMode::Set, .. });
-            is_link.then(|| Err(Error::new(ErrorKind::Unavailable, "it is not sent").effect(Effect::NotApplied)))
+            links(op).then(|| Err(Error::new(ErrorKind::Unavailable, "it is not sent").effect(Effect::NotApplied)))
         };
         let answer = || -> Answer { Box::pin(but(store.clone(), batch.clone(), link)) };
         batch.iter().any(adds).then(answer)
@@ -222,6 +224,98 @@ async fn a_queues_segment_is_not_left_before_its_link_is_there() {
     assert!(line.stat().await.segments > 2);
     let items = drain(&Line::open(Kind::Queue, &store, &small()).await).await;
     assert_eq!(items, ((0..6).map(item).collect(), 0));
+}
+
+/// As memcached does under `-M`, which has no memory left for items of this size: no new one is stored, and of a plain `set` the old one is gone.
+async fn out_of_memory(store: StoreRef, batch: Batch) -> Replies {
+    let mut replies = Replies::new();
+    for op in batch {
+        match op.verb {
+            Verb::Put { mode: PutMode::Set, .. } => {
+                store.delete(op.key).await.unwrap();
+                replies.push(full(Effect::Unknown));
+            }
+            Verb::Put { .. } => replies.push(full(Effect::NotApplied)),
+            _ => replies.extend(store.run(Ctx::default(), Batch::from_iter([op])).await),
+        }
+    }
+    replies
+}
+
+fn full(effect: Effect) -> Result<Reply> {
+    Err(Error::new(ErrorKind::Full, "the store is out of memory").effect(effect))
+}
+
+/// What was sent by one who was too late is carried out when the store has no memory left: the state does not tell any more of the segment that it would leave.
+#[tokio::test]
+async fn an_opener_that_is_too_late_and_refused_takes_no_segment_along() {
+    for kind in BOTH {
+        let store = memory();
+        let between = Between::new(&store);
+        let one = Line::open(kind, &store, &small()).await;
+        one.push(item(0)).await.unwrap();
+        let two = Line::open(kind, &between.shared(), &small()).await;
+        let first = one.clone();
+        between.once(adds, |store, batch| async move {
+            // This one opens the next segment.
+            first.push(item(2)).await.unwrap();
+            out_of_memory(store, batch).await
+        });
+        two.push(item(1)).await.unwrap();
+        between.heal();
+        two.push(item(3)).await.unwrap();
+        let (mut items, told) = drain(&Line::open(kind, &store, &small()).await).await;
+        items.sort();
+        assert_eq!((items, told), ((0..4).map(item).collect(), 0), "{kind:?}");
+    }
+}
+
+/// The links that it left are not those of the segments that it named since: each is one round trip more.
+#[tokio::test]
+async fn a_link_of_a_state_that_was_set_back_gives_way_to_its_next() {
+    let (store, counting) = counting(memory());
+    let line = Line::open(Kind::Queue, &store, &small()).await;
+    let state = key(Kind::Queue, &store, None).await;
+    line.push(item(0)).await.unwrap();
+    let old = store.get(state.clone()).await.unwrap().expect("the state").value;
+    let mut costs = Vec::new();
+    for _ in 0..2 {
+        let line = Line::open(Kind::Queue, &store, &small()).await;
+        for n in 1..4 {
+            costs.push(cost(&counting, line.push(item(n))).await);
+        }
+        if costs.len() == 3 {
+            store.put(state.clone(), PutMode::Set, old.clone(), Ttl::Never).await.unwrap();
+        }
+    }
+    // The first link is that of a segment which both states name.
+    assert_eq!(costs, [3, 3, 3, 3, 4, 4]);
+    let items = drain(&Line::open(Kind::Queue, &store, &small()).await).await;
+    assert_eq!(items, ([0, 1, 1, 2, 3].map(item).to_vec(), 0));
+}
+
+#[tokio::test]
+async fn a_stack_leaves_as_many_segments_at_once_as_fit_into_a_batch() {
+    // It refuses what is more.
+    for ops_max in [20, 21, 22, 23] {
+        let store = Hooked::with_batches_of(&memory(), ops_max).shared();
+        let line = Line::open(Kind::Stack, &store, &small()).await;
+        for n in 0..12 {
+            line.push(item(n)).await.unwrap();
+        }
+        let mut claims = Vec::new();
+        for _ in 0..12 {
+            claims.push(line.take().await);
+        }
+        for n in 12..16 {
+            line.push(item(n)).await.unwrap();
+        }
+        for claim in &claims {
+            claim.release().await.unwrap();
+        }
+        let (items, told) = drain(&Line::open(Kind::Stack, &store, &small()).await).await;
+        assert_eq!((items, told), ((0..16).rev().map(item).collect(), 0), "{ops_max} ops");
+    }
 }
 
 /// The segment that is taken from is on record, and the tail, too: only what waits between them needs a link.

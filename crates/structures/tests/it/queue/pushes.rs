@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, StoreExt, StoreRef, Verb};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, StoreExt, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Name, Queue, QueueOptions, registry};
 use tokio::sync::Notify;
 
-use crate::queue::between::{Between, adds, appends, but, removes, swaps};
+use crate::queue::between::{Between, adds, appends, but, links, removes, swaps};
 use crate::queue::support::{BOTH, Kind, Line, drain, key, small};
 use crate::support::hooked::fail;
 use crate::support::probe::Probe;
@@ -215,8 +215,7 @@ async fn a_segment_that_was_never_named_is_removed_though_that_was_in_doubt() {
 async fn a_stacks_segment_that_could_not_be_left_whole_is_found_and_gives_nothing_twice() {
     let note = |op: &Op| appends(op).then_some(Ok(Reply::NotStored));
     let link = |op: &Op| {
-        let is_link = matches!(op.verb, Verb::Put { mode: PutMode::Set, .. });
-        is_link.then(|| Err(Error::new(ErrorKind::Unavailable, "it is not sent").effect(Effect::NotApplied)))
+        links(op).then(|| Err(Error::new(ErrorKind::Unavailable, "it is not sent").effect(Effect::NotApplied)))
     };
     for (what, refused) in [("note", note as fn(&Op) -> Option<larder_core::Result<Reply>>), ("link", link)] {
         let store = memory();

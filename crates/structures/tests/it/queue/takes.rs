@@ -524,7 +524,7 @@ async fn a_write_of_many_claims_has_no_more_ops_than_the_store_takes() {
     }
 }
 
-/// Where it is not known for long whether a write landed, each look asks for the markers of all its claims, once.
+/// Where it is not known for long whether a write landed, each look asks for the markers of as many claims as a batch takes.
 #[tokio::test]
 async fn more_claims_at_once_than_a_batch_takes_go_in_several_writes() {
     for kind in BOTH {

@@ -13,7 +13,7 @@
 //!
 //! # What is promised
 //! - The changes of one handle count in the order in which they were made, each once or, where its outcome was reported as
-//!   unknown, at most once, and never after a later change of the same handle.
+//!   unknown, at most once, and never after a later change of the same handle to the same shard: sequences are counted a shard.
 //! - This holds as long as a snapshot remembers the writer: the last 128 that wrote, those silent for more than ten minutes
 //!   only as far as there are fewer than 16 others. A request that the network holds back for longer than that, and then
 //!   delivers, counts once more.

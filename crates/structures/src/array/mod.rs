@@ -361,7 +361,9 @@ impl Array {
     /// ```
     ///
     /// # Errors
-    /// As [`push`](Array::push). Removing works on an array that is full, too.
+    /// As [`push`](Array::push). Removing works on an array that is full, too, where what goes makes room for what a shard notes: up to 15 bytes for each handle that has not written to it lately, and
+    /// of several shards up to 26 for the changes that it has settled, if it has none of these yet. A removal that waits beside a push of the same handle is written with it, and
+    /// [`Full`](ErrorKind::Full) where both together have no room.
     pub async fn remove(&self, elements: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<()> {
         self.0.append(Action::Remove, elements).await
     }

@@ -17,7 +17,7 @@
 //! | the list of chunks is gone | [`Lost`](larder_core::ErrorKind::Lost) | `Lost`; to putters from their next chunk or minute on | the same |
 //! | chunks past the retention | leave by themselves | the same | stay until another is made |
 //!
-//! - Within one fetch, and one look of a tail, events are in the order of their time; those of one millisecond as they arrived.
+//! - Within one fetch, and one look of a tail, events are in the order of their time; those of one millisecond part by part, and as they arrived in each.
 //! - A put of several chunks is atomic a chunk, not over all.
 //! - A store that was set back to an older state, and put into since, is told to a tail as [`RolledBack`](larder_core::ErrorKind::RolledBack) by any part that does not begin with what
 //!   was read of it, wherever that part ends now. What a setback took before a tail read it, the tail does not know of.

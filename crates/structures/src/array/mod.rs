@@ -144,7 +144,7 @@ pub struct ArrayStat {
     pub elements: u64,
     /// What the shards take, in bytes, without keys and the store's own overhead.
     pub bytes: u64,
-    /// What they would take compacted.
+    /// What they would take compacted: more than `bytes` where a shard has not noted yet which changes over several it has settled.
     pub live_bytes: u64,
     /// The rest: removals and what they removed, changes that came to nothing, and what each write cost beside its elements.
     pub stale_bytes: u64,

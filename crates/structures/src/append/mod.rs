@@ -13,12 +13,12 @@
 //!
 //! # What is promised
 //! - The changes of one handle count in the order in which they were made, each once or, where its outcome was reported as
-//!   unknown, at most once, and never after a later change of the same handle.
+//!   unknown, at most once, and never after a later change of the same handle to the same shard: sequences are counted a shard.
 //! - This holds as long as a snapshot remembers the writer: the last 128 that wrote, those silent for more than ten minutes
 //!   only as far as there are fewer than 16 others. A request that the network holds back for longer than that, and then
 //!   delivers, counts once more.
 //! - A change of several shards is atomic a shard, not over all: every shard has its own outcome.
-//! - A value that is gone is [`Lost`](larder_core::ErrorKind::Lost). A value that is older than one that this handle saw is
+//! - A value that is gone is [`Lost`](larder_core::ErrorKind::Lost), and the change unknown that may have landed in it. A value that is older than one that this handle saw is
 //!   [`RolledBack`](larder_core::ErrorKind::RolledBack), however it has grown since: its epoch and length only grow, within an
 //!   epoch it begins with what was read of it, and every sequence of the handle's own that was acknowledged is there. A rollback
 //!   is missed where it was compacted since, but for the handle's own sequences above the one that the snapshot has of it.

@@ -431,14 +431,17 @@ impl<E: Elements> Shards<E> {
         self.compact_these(ctx, (0..self.count()).collect(), false).await
     }
 
-    /// The same of some shards; `even_clean`: also those where nothing is stale.
+    /// The same of some shards; `even_clean`: also those where nothing is stale. One that would have no room for its head is left as it is.
+    ///
+    /// # Errors
+    /// As [`compact`](Shards::compact), and with `even_clean`, once the others are written, [`ErrorKind::Full`] naming one that was left.
     pub(crate) async fn compact_these(&self, ctx: Ctx, mut todo: Vec<u16>, even_clean: bool) -> Result<Vec<ShardStat>> {
         if !self.store.profile().cas {
             return Err(self.unsupported());
         }
         let mut stats = Vec::with_capacity(todo.len());
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
-        let (mut unknown, mut quiet) = (None, None);
+        let (mut unknown, mut quiet, mut full) = (None, None, None);
         for _ in 0..COMPACT_TRIES_MAX {
             let readings = self.read_whole(ctx, std::mem::take(&mut todo)).await?;
             let (mut batch, mut plans) = (Batch::new(), Vec::new());
@@ -452,6 +455,12 @@ impl<E: Elements> Shards<E> {
                 if !plan.is_whole {
                     // What it depends on was written meanwhile, and so it was itself.
                     todo.push(reading.shard);
+                    continue;
+                }
+                if plan.after.bytes > self.value_bytes_max {
+                    let more_bytes = plan.after.bytes.saturating_sub(plan.now.bytes);
+                    full = full.or_else(|| even_clean.then(|| self.full(reading.shard, plan.now, more_bytes, "")));
+                    stats.push(plan.now);
                     continue;
                 }
                 let cas = reading.item.cas.ok_or_else(|| self.unsupported())?;
@@ -479,7 +488,7 @@ impl<E: Elements> Shards<E> {
                 }
             }
             if todo.is_empty() {
-                return Ok(stats);
+                return full.map_or(Ok(stats), Err);
             }
             if quiet.is_none() {
                 quiet = Some(self.quiet(ctx).await.ok_or_else(|| self.never_quiet())?);

@@ -11,7 +11,7 @@
 //! | read: sequence is there | it landed | done |
 //! | read: it is not | it did not, so far | append it again: should both land, readers drop the second |
 //! | read: no room | | write the value anew, by cas, with the frame applied to it |
-//! | read: no value | | lost |
+//! | read: no value | | lost; unknown where it may have landed |
 //!
 //! A write that is not settled by its deadline is given up; the next one has a higher sequence, so the one given up either
 //! landed before it or never counts.
@@ -309,8 +309,8 @@ impl Pending {
                 }
             }
             (Step::Read, Ok(Reply::Miss)) => {
-                // Nothing is left that a late append could land in: it did not take effect, or what it did is gone.
-                self.outcome = Some(Err(shards.lost(&[self.shard])));
+                // Nothing is left that a late append could land in. One whose reply was lost may have been read before it went.
+                self.fail(shards.lost(&[self.shard]));
             }
             (step, Ok(other)) => {
                 self.step = step;

@@ -39,7 +39,7 @@ impl Handle {
             self.shards.forget();
             let Some(keeper) = self.keeper() else {
                 // Nothing but the handle's memory could say that anything is missing.
-                self.read().await?;
+                self.read(ctx).await?;
                 return Ok(false);
             };
             keeper.forget();

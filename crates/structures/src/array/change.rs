@@ -134,15 +134,20 @@ impl Handle {
 
     /// Settles older numbers in the shards, so that the commits can forget them.
     async fn tidy(&self, ctx: Ctx, keeper: &Keeper) -> Result<()> {
-        let (_, commits) = self.read().await?;
+        let (_, commits) = self.read(ctx).await?;
         let Some(commits) = commits.filter(|commits| keeper.is_behind(commits)) else { return Ok(()) };
         let todo = keeper.behind(&commits);
         match self.shards.compact_these(ctx, todo, true).await {
             // Others write without a pause: there is room for some more numbers before it must succeed.
             Err(error) if error.kind() == ErrorKind::Conflict && !keeper.is_full(&commits) => return Ok(()),
+            // So there is where a shard has no room to note what it has settled, which will hardly be otherwise at the next.
+            Err(error) if error.kind() == ErrorKind::Full && !keeper.is_full(&commits) => {
+                keeper.tidied_in_vain(&commits);
+                return Ok(());
+            }
             settled => settled.map(|_| ())?,
         }
-        self.read().await.map(|_| ())
+        self.read(ctx).await.map(|_| ())
     }
 }
 

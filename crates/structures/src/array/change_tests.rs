@@ -3,21 +3,24 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use larder_core::{Batch, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Verb};
+use larder_core::{Batch, Op, Profile, PutMode, Replies, Reply, Run, Store, StoreRef, Verb};
+use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 
 use super::*;
 use crate::array::Array;
 use crate::array::commits::Commits;
 use crate::name::Name;
+use crate::set::layout::shard_of;
 
 const NOTHING: [&str; 0] = [];
 
-/// A store where somebody else has always written to a shard before it is written anew.
+/// A store where somebody else has always written to a shard before it is written anew, or one that reads of shards come back from too late.
 #[derive(Debug)]
 struct Busy {
     inner: MemoryStore,
     is_busy: AtomicBool,
+    is_slow: AtomicBool,
 }
 
 impl Busy {
@@ -37,15 +40,25 @@ impl Store for Busy {
         self.inner.profile()
     }
 
-    fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
-        Run::Ready(batch.iter().map(|op| self.reply(op)).collect())
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        let is_slow = |op: &Op| op.is_read() && !op.key.as_bytes().ends_with(b"commits");
+        match ctx.deadline {
+            Some(deadline) if self.is_slow.load(Ordering::Relaxed) && batch.iter().any(is_slow) => {
+                Run::pending(async move {
+                    tokio::time::sleep_until((deadline + Duration::from_millis(10)).into()).await;
+                    let late = || Error::new(ErrorKind::Timeout, "the server stalls").effect(Effect::Unknown);
+                    batch.iter().map(|_| Err(late())).collect::<Replies>()
+                })
+            }
+            _ => Run::Ready(batch.iter().map(|op| self.reply(op)).collect()),
+        }
     }
 }
 
 /// A handle whose commits have grown until this is true of them; no shard has settled anything.
 async fn grown(until: impl Fn(&Keeper, &Commits) -> bool) -> (Arc<Busy>, Handle) {
     let inner = MemoryStore::builder().value_bytes_max(7_000).build().unwrap();
-    let busy = Arc::new(Busy { inner, is_busy: AtomicBool::new(true) });
+    let busy = Arc::new(Busy { inner, is_busy: AtomicBool::new(true), is_slow: AtomicBool::new(false) });
     let store: StoreRef = busy.clone();
     let handle = Handle::open(&store, &Name::new("a").unwrap(), &Array::options().shards(2), true).await.unwrap();
     let keeper = handle.keeper().unwrap();
@@ -78,6 +91,51 @@ async fn without_room_for_another_number_a_change_fails_until_the_shards_are_set
     busy.is_busy.store(false, Ordering::Relaxed);
     handle.change(None, all, NOTHING).await.unwrap();
     assert_eq!(handle.elements().await.unwrap().len(), all.len());
+}
+
+/// It begins with settling older numbers, and its own was sent nowhere by then.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_waits_in_vain_for_a_look_at_the_shards_changed_nothing() {
+    let (busy, handle) = grown(|keeper, commits| keeper.wants_tidying(commits)).await;
+    busy.is_slow.store(true, Ordering::Relaxed);
+    let error = handle.change(None, ["a", "b", "c", "d", "e"], NOTHING).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Timeout, Effect::NotApplied), "{error}");
+}
+
+/// Which numbers a shard has settled is noted in front of its elements, where that has room.
+#[tokio::test]
+async fn a_full_shard_refuses_changes_of_others_only_once_no_number_is_left_and_by_its_name() {
+    let counting = Counting::new(Arc::new(MemoryStore::builder().value_bytes_max(8_000).build().unwrap()));
+    let store: StoreRef = Arc::new(counting.clone());
+    let handle = Handle::open(&store, &Name::new("a").unwrap(), &Array::options().shards(3), true).await.unwrap();
+    let of = |shard| (0u32..).map(|n| format!("{n:04}")).filter(move |text| shard_of(text.as_bytes(), 3) == shard);
+    for element in of(0) {
+        if let Err(error) = handle.append(Action::Put, [element]).await {
+            assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+            break;
+        }
+    }
+    let both = [of(1).next().unwrap(), of(2).next().unwrap()];
+    let (mut changes, mut after_256, mut after_384) = (0, 0, 0);
+    let error = loop {
+        if let Err(error) = handle.change(None, &both, &both).await {
+            break error;
+        }
+        changes += 1;
+        match changes {
+            260 => after_256 = counting.counts().round_trips,
+            380 => after_384 = counting.counts().round_trips,
+            _ => {}
+        }
+    };
+    assert!(changes > 800, "{changes}");
+    assert!(after_384 - after_256 < 120 * 3, "it is not tried again each time: {}", after_384 - after_256);
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains("shard 0 of 3 holds"), "{error}");
+    assert_eq!(handle.compact().await.unwrap().elements, handle.elements().await.unwrap().len() as u64);
+
+    handle.append(Action::Remove, of(0).take(10)).await.unwrap();
+    handle.change(None, &both, &both).await.unwrap();
 }
 
 /// Something of a later release, or damage that the check does not show: what cannot be read is told, with the name of what it is in.

@@ -159,7 +159,7 @@ impl Handle {
     }
 
     pub(super) async fn elements(&self) -> Result<Vec<Bytes>> {
-        let (readings, commits) = self.read().await?;
+        let (readings, commits) = self.read(Ctx::within(self.timeout)).await?;
         let mut elements = Vec::new();
         let mut dirty = Vec::new();
         for reading in readings {
@@ -180,7 +180,7 @@ impl Handle {
     }
 
     pub(super) async fn stat(&self) -> Result<ArrayStat> {
-        let (readings, commits) = self.read().await?;
+        let (readings, commits) = self.read(Ctx::within(self.timeout)).await?;
         let mut stats = Vec::with_capacity(readings.len());
         for reading in &readings {
             let folded = self.state(reading, &commits)?;
@@ -221,9 +221,8 @@ impl Handle {
 
     /// Reads all shards, as they are with the same numbered changes. **Round trips: 1**, more only where changes over several shards went on
     /// meanwhile.
-    pub(super) async fn read(&self) -> Result<(Vec<Reading>, Option<Arc<Commits>>)> {
+    pub(super) async fn read(&self, ctx: Ctx) -> Result<(Vec<Reading>, Option<Arc<Commits>>)> {
         self.shards.vigil.check()?;
-        let ctx = Ctx::within(self.timeout);
         let read = match self.keeper() {
             None => (self.shards.read(ctx, 0..self.shards.count()).await?, None),
             Some(keeper) => {

@@ -75,6 +75,8 @@ struct Known {
     cas: Option<Cas>,
     /// The highest mark that was seen in each shard; marks only grow.
     marks: Vec<u64>,
+    /// The last number when older ones could not be settled, since a shard had no room; 0: never.
+    in_vain: u64,
 }
 
 /// How a number was fought for.
@@ -207,7 +209,14 @@ impl Keeper {
 
     /// True if older numbers should be settled before another is given.
     pub(crate) fn wants_tidying(&self, commits: &Commits) -> bool {
-        commits.len() >= self.tidy_numbers(commits)
+        let numbers = self.tidy_numbers(commits);
+        let is_in_vain = || commits.last() < self.lock().in_vain.saturating_add(numbers as u64 / 2);
+        commits.len() >= numbers && (self.is_full(commits) || !is_in_vain())
+    }
+
+    /// Notes that a shard had no room for what it is to settle: it is tried again half as many numbers later, or once there is no other way.
+    pub(crate) fn tidied_in_vain(&self, commits: &Commits) {
+        self.lock().in_vain = commits.last();
     }
 
     /// True if so few of the numbers could be forgotten that the shards must be written anew first.

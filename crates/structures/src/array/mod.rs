@@ -38,7 +38,7 @@
 //! |---|---|
 //! | push, remove: any number of elements | 1; 2 more when a shard has no room and is compacted on the way |
 //! | change within one shard | 1 |
-//! | change over several shards | 2; 1 more for a handle's first, 2 more for each time that others changed meanwhile, and 4 more once in 16 to 256 changes |
+//! | change over several shards | 2; 1 more for a handle's first, 2 more for each time that others changed meanwhile, and 4 more once in 16 to 256 changes (in half as many while a shard is full, see the limits) |
 //! | change_under | 2 |
 //! | elements, stat | 1; 1 or 2 more where a change over several shards goes on meanwhile |
 //! | compact | 2, 1 if there is nothing to do; 2 more where a change is open |
@@ -51,6 +51,9 @@
 //! much in each shard; a call with more is refused, and nothing is written. An element costs its bytes, 1 to 2 for its length, and 1 more if it begins with a zero byte; each write
 //! costs 14 to 17 bytes a shard more until it is compacted, and a change over several shards 13 to 30. A shard costs 27 bytes, its key and the writers it remembers
 //! (13 to 15 bytes each); the commits take up to 4 KB, with more than 250 shards a shard's bit in each of 16 to 30 numbers.
+//!
+//! Of several shards each notes now and then which changes it has settled, in 13 to 26 bytes, whether these touched it or not. One may be too full for it, mostly where it was filled before its first.
+//! Changes over other shards go on beside it for eight times as many as are kept else (2,048; with many shards, or items of a few KB, fewer), and then are [`Full`](larder_core::ErrorKind::Full), naming that shard, until something is removed from it.
 
 mod accept;
 mod change;
@@ -141,7 +144,7 @@ pub struct ArrayStat {
     pub elements: u64,
     /// What the shards take, in bytes, without keys and the store's own overhead.
     pub bytes: u64,
-    /// What they would take compacted.
+    /// What they would take compacted: more than `bytes` where a shard has not noted yet which changes over several it has settled.
     pub live_bytes: u64,
     /// The rest: removals and what they removed, changes that came to nothing, and what each write cost beside its elements.
     pub stale_bytes: u64,
@@ -358,7 +361,9 @@ impl Array {
     /// ```
     ///
     /// # Errors
-    /// As [`push`](Array::push). Removing works on an array that is full, too.
+    /// As [`push`](Array::push). Removing works on an array that is full, too, where what goes makes room for what a shard notes: up to 15 bytes for each handle that has not written to it lately, and
+    /// of several shards up to 26 for the changes that it has settled, if it has none of these yet. A removal that waits beside a push of the same handle is written with it, and
+    /// [`Full`](ErrorKind::Full) where both together have no room.
     pub async fn remove(&self, elements: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<()> {
         self.0.append(Action::Remove, elements).await
     }
@@ -384,7 +389,7 @@ impl Array {
     /// ```
     ///
     /// # Errors
-    /// As [`push`](Array::push); if any shard has no room, nothing counts in any. [`Unsupported`](ErrorKind::Unsupported) for several shards on a store without conditional
+    /// As [`push`](Array::push); if any shard has no room, nothing counts in any; see the limits in the [module](self) for one that it does not touch. [`Unsupported`](ErrorKind::Unsupported) for several shards on a store without conditional
     /// writes. [`Conflict`](ErrorKind::Conflict) if others changed it at each of 64 tries.
     pub async fn change(
         &self,
@@ -527,7 +532,8 @@ impl Array {
     ///
     /// # Errors
     /// [`Lost`](ErrorKind::Lost) where a shard, or the commits, are gone altogether: then nothing fits again, and it is dropped and made anew. [`Unsupported`](ErrorKind::Unsupported)
-    /// on a store without conditional writes, [`Conflict`](ErrorKind::Conflict) if others changed it at each of 64 tries, and as [`elements`](Array::elements).
+    /// on a store without conditional writes, [`Conflict`](ErrorKind::Conflict) if others changed it at each of 64 tries, [`Full`](ErrorKind::Full) where a shard has no room to note where it
+    /// goes on (up to 26 bytes: remove something from it), and as [`elements`](Array::elements).
     pub async fn accept_loss(&self) -> Result<bool> {
         self.0.accept_loss().await
     }

@@ -91,7 +91,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The events in the order of their time, those of one millisecond as they arrived; if none are known to be lost.
+    /// The events in the order of their time, those of one millisecond part by part, and as they arrived in each; if none are known to be lost.
     ///
     /// ```
     /// # use larder_structures::log::Events;

@@ -61,7 +61,8 @@ impl Inner {
         let ledger = Ledger::new(store, name, &manifest, tuning)?;
         let profile = store.profile();
         check_list(name, params, ledger.pieces_max(), &profile)?;
-        let life = Duration::from_millis(params.chunk_ms + params.retention_ms) + FUTURE_MAX + CLOCKS_APART_MAX;
+        let life =
+            Duration::from_millis(params.chunk_ms.saturating_add(params.retention_ms)) + FUTURE_MAX + CLOCKS_APART_MAX;
         if profile.ttl != TtlSupport::None && life > profile.ttl_max {
             let detail =
                 format!("log {name} needs items to live {life:?}; here they live {:?} at the most", profile.ttl_max);
@@ -260,10 +261,21 @@ impl fmt::Debug for Inner {
 mod tests {
     use std::sync::Arc;
 
+    use larder_core::SystemClock;
     use larder_store_memory::MemoryStore;
 
     use super::*;
     use crate::EventLog;
+
+    /// Damage that no check shows: it is told.
+    #[test]
+    fn a_log_of_parameters_that_nobody_writes_is_refused() {
+        let (store, name): (StoreRef, _) = (Arc::new(MemoryStore::new()), Name::new("l").unwrap());
+        let params = Params { chunk_ms: u64::MAX, retention_ms: u64::MAX };
+        let manifest = Manifest::new(Kind::EventLog, layout::LAYOUT, Ledger::SHARDS, params.encode());
+        let error = Inner::new(&store, &name, manifest, params, SystemClock::shared()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
 
     /// Whose clock is as far behind as may be still wants the last event of a chunk when the retention ends.
     #[tokio::test]

@@ -17,10 +17,13 @@
 //! | the list of chunks is gone | [`Lost`](larder_core::ErrorKind::Lost) | `Lost`; to putters from their next chunk or minute on | the same |
 //! | chunks past the retention | leave by themselves | the same | stay until another is made |
 //!
-//! - Within one fetch, and one look of a tail, events are in the order of their time; those of one millisecond as they arrived.
+//! - Within one fetch, and one look of a tail, events are in the order of their time; those of one millisecond part by part, and as they arrived in each.
 //! - A put of several chunks is atomic a chunk, not over all.
 //! - A store that was set back to an older state, and put into since, is told to a tail as [`RolledBack`](larder_core::ErrorKind::RolledBack) by any part that does not begin with what
 //!   was read of it, wherever that part ends now. What a setback took before a tail read it, the tail does not know of.
+//! - Where the list of chunks was set back, a part that it lacks by that is found again once somebody puts into it. A handle that goes on putting there is told `RolledBack` by its next part or chunk, or
+//!   within a minute, as is every later put of it: open the log anew. With that it lists the parts again that it puts into, so that what it was told to be there is found. What it put in that
+//!   minute and put nothing behind is not found before somebody puts into its part.
 //! - Around a loss, and only there, a tail may tell an event twice: one whose put was in doubt when the part was lost that it first
 //!   landed in. The gap is told in the same look, or was before.
 //! - Wall clocks that disagree by up to five minutes cost nothing. One that is further off makes its owner put events at wrong times,

@@ -64,7 +64,8 @@ impl EventLog {
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput), and nothing is put, for a time that is older than the retention or too far in the future (see
     /// [`future`](super::EventLogOptions::future)), and for an event of more than [`event_bytes_max`](EventLog::event_bytes_max) bytes.
-    /// [`Lost`](ErrorKind::Lost) where the list of chunks is gone, and the part that was made for the event is removed, in 2 round trips; [`Full`](ErrorKind::Full) where it has no room, or the store; those of the store.
+    /// [`Lost`](ErrorKind::Lost) where the list of chunks is gone, and the part that was made for the event is removed, in 2 round trips; [`Full`](ErrorKind::Full) where it has no room, or the store;
+    /// [`RolledBack`](ErrorKind::RolledBack) where the list lacks what this handle saw in it, in 1 round trip more: open the log anew; those of the store.
     /// With [`Effect::Unknown`] the event may be in the log, or may come yet: once at the most.
     pub async fn put_at(&self, time_ms: u64, event: impl AsRef<[u8]>) -> Result<()> {
         self.put_all([(time_ms, event)]).await

@@ -17,6 +17,7 @@
 //! | | | it is the eighth that is empty, and refused the frame | full |
 //! | | | there is no part | make, as another incarnation |
 //! | register | to the ledger: the incarnation of the part | | done |
+//! | any | with a read of the ledger | it is gone, or went back to an older state | [`Lost`](ErrorKind::Lost), [`RolledBack`](ErrorKind::RolledBack) |
 //!
 //! An append does not say which incarnation it landed in: the part may have been lost, and made again by somebody who died before it
 //! was registered. So a part of which that was not seen for a minute is made, which it is not, rather than appended to.
@@ -83,6 +84,8 @@ pub(super) struct Writer {
     deadline: Instant,
     /// What the ledger listed last.
     list: Option<List>,
+    /// Parts that were listed, and are perhaps not any more: the list went back to an older state.
+    went_back: Vec<Piece>,
     /// True once this write has registered a part: the time to remove what is past its life.
     has_registered: bool,
     /// When the ledger is to be looked at again, by the clock's monotonic time.
@@ -96,6 +99,8 @@ struct Known {
     bytes: usize,
     /// When the incarnation that is there was last seen to be listed, by the clock's monotonic time; `None`: never.
     checked: Option<Duration>,
+    /// That incarnation, as it was last seen.
+    incarnation: Option<u64>,
 }
 
 /// One chunk of the write under way.
@@ -116,8 +121,9 @@ struct Pending {
     made: Vec<Piece>,
     /// What the part has at least.
     bytes: usize,
-    /// When the incarnation that is there was last seen; see [`Known`].
+    /// When the incarnation that is there was last seen, and which it is; see [`Known`].
     checked: Option<Duration>,
+    incarnation: Option<u64>,
     /// Of the frame that was sent last.
     frame_bytes: usize,
     /// How often the store refused the append.
@@ -160,6 +166,7 @@ impl Writer {
             pending: Vec::new(),
             deadline: ambient::now(),
             list: None,
+            went_back: Vec::new(),
             has_registered: false,
             next_watch,
         }
@@ -175,8 +182,9 @@ impl Writer {
         self.deadline = puts.iter().map(|put| put.deadline).max().unwrap_or_else(ambient::now);
         let pending = |(chunk, elements): (u64, Vec<u8>)| {
             let (part, bytes, step) = self.place(chunk, elements.len());
-            let checked = self.known.get(&chunk).filter(|known| known.part == part).and_then(|known| known.checked);
-            Pending { checked, ..Pending::new(At { chunk, part }, self.seq, elements, step, bytes) }
+            let known = self.known.get(&chunk).filter(|known| known.part == part);
+            let (checked, incarnation) = known.map_or((None, None), |known| (known.checked, known.incarnation));
+            Pending { checked, incarnation, ..Pending::new(At { chunk, part }, self.seq, elements, step, bytes) }
         };
         self.pending = chunks.into_iter().map(pending).collect();
     }
@@ -211,6 +219,7 @@ impl Writer {
                 tokio::time::sleep(backoff.next_pause().min(left)).await;
             }
         }
+        self.relist().await;
         self.remove_unlisted().await;
         self.trim().await;
     }
@@ -232,7 +241,7 @@ impl Writer {
         }
         let ctx = Ctx { deadline: Some(self.deadline) };
         let mut replies = self.inner.ledger.vigil().run(ctx, batch).await;
-        let mut view: View = asks_ledger.then(|| {
+        let view: View = asks_ledger.then(|| {
             let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             self.inner.ledger.list(reply, before)
         });
@@ -250,20 +259,37 @@ impl Writer {
                 Step::Look | Step::Register(_) => pending.looked(&self.inner, was_in_doubt, next(), &view),
             };
         }
-        if let Some(Err(error)) = &view
-            && error.kind() == ErrorKind::Lost
-        {
-            // Nobody finds a part any more, whatever landed there.
-            for pending in &mut self.pending {
-                let is_done = matches!(pending.outcome, Some(Ok(())));
-                let effect = if is_done { Effect::Unknown } else { pending.effect() };
-                pending.outcome = Some(Err(error.clone().effect(effect)));
+        match view {
+            Some(Ok(list)) => self.list = Some(list),
+            Some(Err(error)) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::RolledBack) => {
+                self.lose_list(&error);
             }
-        }
-        if let Some(Ok(list)) = view.take() {
-            self.list = Some(list);
+            _ => {}
         }
         must_pause
+    }
+
+    /// The list is gone, or lacks what it had: nobody finds a part that it does not name, whatever landed there.
+    fn lose_list(&mut self, error: &Error) {
+        for pending in &mut self.pending {
+            let is_done = matches!(pending.outcome, Some(Ok(())));
+            let effect = if is_done { Effect::Unknown } else { pending.effect() };
+            pending.outcome = Some(Err(error.clone().effect(effect)));
+        }
+        // What is known of them no longer holds: the next put to each asks the list.
+        let known = std::mem::take(&mut self.known);
+        if error.kind() == ErrorKind::RolledBack {
+            let piece = |(chunk, Known { part, incarnation, .. })| Some(piece(At { chunk, part }, incarnation?));
+            self.went_back = known.into_iter().filter_map(piece).collect();
+        }
+    }
+
+    /// Lists the parts anew that this handle went on putting into while the list lacked them. What fails is done by the next who puts there.
+    async fn relist(&mut self) {
+        let pieces = std::mem::take(&mut self.went_back);
+        if !pieces.is_empty() {
+            _ = self.inner.ledger.register(self.deadline, &pieces).await;
+        }
     }
 
     /// The next ops of the chunks that are not settled, as far as a batch takes them, and whether the ledger is to be read with them.
@@ -384,8 +410,11 @@ impl Writer {
         let At { chunk, part } = pending.at;
         let top = self.list.as_ref().and_then(|list| list.between(chunk, chunk).last()).map_or(0, |piece| piece.part);
         let known = match top > part {
-            true => Known { part: top, bytes: 0, checked: None },
-            false => Known { part, bytes: pending.bytes, checked: pending.checked },
+            true => Known { part: top, bytes: 0, checked: None, incarnation: None },
+            false => {
+                let Pending { bytes, checked, incarnation, .. } = *pending;
+                Known { part, bytes, checked, incarnation }
+            }
         };
         self.known.insert(chunk, known);
         if self.known.len() > KNOWN_MAX {
@@ -425,6 +454,7 @@ impl Pending {
             made: Vec::new(),
             bytes,
             checked: None,
+            incarnation: None,
             frame_bytes: 0,
             refusals: 0,
             empty_parts: 0,
@@ -483,7 +513,7 @@ impl Pending {
         match (add, append) {
             (Ok(Reply::Stored), Ok(Reply::Stored)) => {
                 self.bytes = HEADER_BYTES + self.frame_bytes;
-                self.checked = Some(inner.clock.monotonic());
+                self.saw(inner, incarnation);
                 self.unlisted = Some(incarnation);
                 self.landed();
             }
@@ -542,6 +572,7 @@ impl Pending {
                 self.unlisted = None;
                 self.bytes = 0;
                 self.checked = None;
+                self.incarnation = None;
                 self.step = Step::Make(random_id());
             }
             Ok(other) => self.unexpected(inner, &other),
@@ -558,7 +589,7 @@ impl Pending {
         self.unlisted = (!is_listed).then_some(part.incarnation);
         self.made.retain(|made| !is_listed || *made != piece);
         self.bytes = part.len();
-        self.checked = Some(inner.clock.monotonic());
+        self.saw(inner, part.incarnation);
         if part.has(inner.writer, self.seq).map_err(|error| inner.named(error, self.at))? {
             self.landed();
             return Ok(());
@@ -572,6 +603,12 @@ impl Pending {
         }
         self.go_on_from(part.len() <= HEADER_BYTES, list);
         Ok(())
+    }
+
+    /// Notes which incarnation is there.
+    fn saw(&mut self, inner: &Inner, incarnation: u64) {
+        self.checked = Some(inner.clock.monotonic());
+        self.incarnation = Some(incarnation);
     }
 
     fn landed(&mut self) {
@@ -605,6 +642,7 @@ impl Pending {
         self.unlisted = None;
         self.bytes = 0;
         self.checked = None;
+        self.incarnation = None;
         self.step = Step::Make(random_id());
     }
 

@@ -7,7 +7,7 @@
 //! | | memory | memcached | memcached's classic protocol without cas (MemcacheDB) |
 //! |---|---|---|---|
 //! | a change that was acknowledged | counts once, in the order of its handle | the same, until the server evicts or ends | the same |
-//! | an outcome that is unknown | cannot be | looked into and tried again until the timeout; then `Unknown`: it counts at most once, and never after a later change of the handle | the same |
+//! | an outcome that is unknown | cannot be | looked into and tried again until the timeout; then `Unknown`: it counts at most once, and never after a later change of the handle to the same shard (so never after one of the same member) | the same |
 //! | a lost shard | only where it is built as a cache that evicts: `Lost` | [`Lost`](larder_core::ErrorKind::Lost), never an empty set | the same |
 //! | a shard that is older than the handle saw it | cannot be | [`RolledBack`](larder_core::ErrorKind::RolledBack) | the same |
 //! | compaction | yes | yes | no: works until it is full |
@@ -413,7 +413,8 @@ impl Set {
     /// ```
     ///
     /// # Errors
-    /// As [`add`](Set::add). Removing works on a set that is full, too.
+    /// As [`add`](Set::add). Removing works on a set that is full, too, where what goes makes room for what a shard notes of its writers: up to 15 bytes for each handle that has not written to it
+    /// lately. A removal that waits beside an add of the same handle is written with it, and [`Full`](ErrorKind::Full) where both together have no room.
     pub async fn remove(&self, members: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<()> {
         match &self.0 {
             Inner::Binary(set) => set.change(Action::Remove, members).await,

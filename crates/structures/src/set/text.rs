@@ -140,6 +140,7 @@ impl Text {
         let Some(item) = self.get(ctx).await? else {
             return if action == Action::Put && !was_seen { Ok(Tried::Again) } else { Err(self.missing(was_seen)) };
         };
+        self.was_seen.store(true, Ordering::Relaxed);
         let bytes = item.value.len();
         if bytes.saturating_add(words.len()) <= self.value_bytes_max {
             return Ok(Tried::Again);

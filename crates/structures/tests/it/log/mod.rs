@@ -5,5 +5,6 @@ mod faults;
 mod handle;
 mod memcached;
 mod model;
+mod setback;
 pub(crate) mod support;
 mod writes;

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Effect, ErrorKind, StoreRef};
+use larder_core::{Ctx, Effect, ErrorKind, StoreExt, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Set, SetOptions};
 use larder_testkit::faulty::{Fault, Faulty};
 
-use crate::support::probe::{Probe, sorted};
+use crate::support::hooked::Hooked;
+use crate::support::probe::{Probe, shard_key, sorted};
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -211,4 +212,24 @@ async fn churn(set: Set, task: u64, seed: u64) -> HashMap<String, Known> {
         known.extend(members.into_iter().map(|member| (member, now)));
     }
     known
+}
+
+/// Others may have read it, and gone by it, before the shard went.
+#[tokio::test]
+async fn a_change_that_landed_unheard_in_a_shard_that_went_is_unknown() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let hooked = Hooked::new(&store);
+    let set = Set::open_or_create(&hooked.shared(), "s").await.unwrap();
+    let (reader, key) = (Set::open(&store, "s").await.unwrap(), shard_key(&store, "s", 0).await);
+    hooked.lose_replies(1);
+    hooked.at(2, |store, batch| async move {
+        assert!(reader.has("x").await.unwrap());
+        assert!(store.delete(key).await.unwrap());
+        store.run(Ctx::default(), batch).await
+    });
+    let error = set.add(["x"]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::Unknown), "{error}");
+    // Of what came behind the loss it is known that it never counts.
+    let error = set.add(["y"]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
 }

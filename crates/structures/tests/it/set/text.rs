@@ -134,9 +134,28 @@ async fn an_append_that_finds_nothing_and_an_add_that_loses_the_race_are_tried_a
     set.add(["a"]).await.unwrap();
     assert_eq!(sorted(&set).await, ["a", "other"]);
 
+    // The call has seen the key, so that it is not made anew where it is gone once more.
     let store = racing(u32::MAX);
     let error = Set::open_text(&store, "index").unwrap().add(["a"]).await.unwrap_err();
-    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied));
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied));
+}
+
+#[tokio::test]
+async fn a_full_text_that_goes_before_it_is_written_anew_is_lost_and_not_made_again() {
+    let store = Probe::small(1_000).shared();
+    let room_bytes = store.profile().value_bytes_max(key().as_bytes().len());
+    store.put(key(), PutMode::Set, "+a ".repeat(room_bytes / 3), Ttl::Never).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let set = Set::open_text(&hooked.shared(), "index").unwrap();
+    // An append, an add, a look, and the key written anew.
+    hooked.at(4, |store, batch| async move {
+        assert!(matches!(batch[0].verb, Verb::Put { mode: PutMode::Cas(_), .. }), "{batch:?}");
+        assert!(store.delete(key()).await.unwrap());
+        store.run(Ctx::default(), batch).await
+    });
+    let error = set.add(["a-member-of-20-bytes"]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+    assert!(store.get(key()).await.unwrap().is_none());
 }
 
 #[tokio::test]

@@ -6,13 +6,14 @@
 //! Any number may do so at once: they write the same, and one lands. Whoever dies on the way leaves what the next one goes on with.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use bytes::Bytes;
-use larder_core::native::{Guarded, GuardedAct, Native, NativeReply};
-use larder_core::{Batch, Ctx, Op, Reply, Result};
+use larder_core::native::{Collection, Guarded, GuardedAct, Native, NativeReply};
+use larder_core::{Batch, Cas, Ctx, Op, Reply, Result};
 
 use super::core::{Ask, Core, Found, STRIKES_MAX, Sight, coming_from};
-use super::layout::{LIVE, Map, Mark, Plan, SEALED, UNFILLED};
+use super::layout::{LIVE, Map, Mark, Plan, SEALED, Shard, UNFILLED};
 use crate::ids::random_id;
 
 /// How often it is tried where others get in between.
@@ -113,6 +114,17 @@ impl Core {
         Ok((left, gone))
     }
 
+    /// The shards of the old map that are sealed before one of the new map is filled: those that its elements come from. In a sorted set the last one is sealed, too, for a shard of dense
+    /// numbers that the old map had no room for: so whoever fills the ends from the old map has told the last shard of them, and this one is told the same; or he finds that sealed, and the
+    /// new map.
+    pub(super) fn sealed_for(&self, to: &Map, from: &Map, shard: u16) -> Range<u16> {
+        let overlap = to.overlap(shard, from);
+        match self.of {
+            Collection::Sorted => overlap.start.min(from.shards - 1)..overlap.end,
+            _ => overlap,
+        }
+    }
+
     /// The error for a shard of this map that is missing, unless the map has gone on.
     async fn gone(&self, ctx: Ctx, map: &Map, shard: u16) -> Result<larder_core::Error> {
         let now = self.refresh(ctx).await?;
@@ -138,8 +150,7 @@ impl Core {
     }
 
     async fn fill_portable(&self, ctx: Ctx, to: &Map, from: &Map, shards: &[u16]) -> Result<(Vec<u16>, Option<u16>)> {
-        let wanted: Vec<u16> =
-            shards.iter().flat_map(|&shard| to.overlap(shard, from)).collect::<BTreeSet<_>>().into_iter().collect();
+        let wanted: BTreeSet<u16> = shards.iter().flat_map(|&shard| self.sealed_for(to, from, shard)).collect();
         let places = shards.iter().map(|&shard| (to, shard)).chain(wanted.iter().map(|&source| (from, source)));
         let mut readings = self.read_items(ctx, places).await?;
         let of_sources = readings.split_off(shards.len().min(readings.len()));
@@ -179,17 +190,32 @@ impl Core {
             }
             return Ok((targets.into_iter().map(|(shard, ..)| shard).collect(), None));
         }
+        self.put_filled(ctx, (to, from), targets, &sources).await
+    }
+
+    /// Writes shards with what belongs to them. Those that are left then; and one of the old map that is wanted for them, where it is for that being gone.
+    async fn put_filled(
+        &self,
+        ctx: Ctx,
+        (to, from): (&Map, &Map),
+        targets: Vec<(u16, Shard, Cas)>,
+        sources: &BTreeMap<u16, Sight>,
+    ) -> Result<(Vec<u16>, Option<u16>)> {
         let (mut left, mut batch, mut sent, mut gone) = (Vec::new(), Batch::new(), Vec::new(), None);
         for (shard, mut now, cas) in targets {
-            match self.gathered(to, from, shard, &sources)? {
+            let sealed = self.sealed_for(to, from, shard);
+            let elements = match sealed.clone().find(|source| !sources.contains_key(source)) {
+                Some(source) => Err(source),
+                None => self.gathered(to, from, shard, sources)?,
+            };
+            match elements {
                 Err(source) => {
                     left.push(shard);
                     gone = gone.or(Some(source));
                 }
                 Ok(elements) => {
                     now.elements = elements.into_iter().collect();
-                    let seen =
-                        to.overlap(shard, from).filter_map(|source| sources.get(&source)).map(|sight| sight.seen);
+                    let seen = sealed.filter_map(|source| sources.get(&source)).map(|sight| sight.seen);
                     now.seen = seen.max().unwrap_or(0);
                     now.mark = Mark::Live;
                     now.tag = random_id();

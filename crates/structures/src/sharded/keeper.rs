@@ -10,7 +10,8 @@
 //! 1. *Who brings a member to the ends* that he has read at version `v` has written `v` to the member's shard as `seen`, together with the member or after it, and before he writes
 //!    the ends. So ends of a version greater than `seen` can no more be changed by what the shard said before: that token is dead.
 //! 2. *Who writes a shard* knows ends of version `seen` or later; else he reads them first. A member whose score was and will be beyond their reach he writes as it is. Reaches only
-//!    grow narrower, but where ends are filled; and that is told to each shard, as `seen`, before what stands in it is entered.
+//!    grow narrower, but where ends are filled; and that is told to each shard, as `seen`, before what stands in it is entered. A shard of a new map is told what those were told that are
+//!    sealed for it, of which each has at least one (`fill`).
 //! 3. *A pending member is settled* where ends of a version greater than `seen` agree with it. By 1 nobody can have changed that since, but for those who write the shard again.
 //!    The mark goes with the next write of the shard.
 //!

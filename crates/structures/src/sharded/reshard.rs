@@ -353,7 +353,7 @@ impl Core {
             self.fill(self.ctx(), plan, &some).await?;
             next = end;
             // Nothing comes from those before what the next one needs.
-            let needed = if next < shards { plan.map.overlap(next, from).start } else { from.shards };
+            let needed = if next < shards { self.sealed_for(&plan.map, from, next).start } else { from.shards };
             if removed < needed {
                 self.remove(from, removed..needed).await?;
                 removed = needed;

@@ -149,7 +149,7 @@ fills it, and the same command, or one with another number, goes on where it sto
 Of dense numbers more shards make room for more numbers, and hold as many each as before. --dense makes shards smaller, or larger, for the numbers that there is room for: so shards \
 that grew too large for what the server packs are packed again.
 
-Round trips: open 2; for every 32 shards 3 on Redis and Valkey, else 5, and 1 for every 32 old ones that are brought together; and some 8.
+Round trips: open 2; for every 32 shards, or as many as come from some 500 old ones, 3 on Redis and Valkey, else 5, and 1 for every 32 old ones that are brought together; and some 8.
 
 Examples:
   larder reshard cities --shards 6000

@@ -394,7 +394,8 @@ macro_rules! common {
             /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first. Of dense numbers
             /// more shards make room for more of them, and hold as many each as before: [`reshard_dense`](Self::reshard_dense) makes those smaller.
             #[doc = concat!("\n```\n", $example, "\n```\n")]
-            /// **Round trips:** natively 3 for every 32 shards, else 5, and 1 for every 32 old ones that are brought together; and some 6. Others wait for none of them.
+            /// **Round trips:** natively 3 for every 32 shards, or for as many as come from some 500 old ones, else 5, and 1 for every 32 old ones that are brought together; and some 6.
+            /// Others wait for none of them.
             ///
             /// # Errors
             /// [`BadInput`](larder_core::ErrorKind::BadInput) unless they are 1 to [`SHARDS_MAX`](super::SHARDS_MAX); [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone;

@@ -28,7 +28,7 @@ use crate::runtime;
 
 /// How long another one's plan may stand before it is taken for dead.
 const PLAN_MAX: Duration = Duration::from_secs(2);
-/// How many shards are filled between two looks around.
+/// How many shards are filled between two looks around, at the most.
 const SHARDS_A_STEP: u16 = 32;
 /// How often it is tried where others reshard, too.
 const ROUNDS_MAX: usize = 200;
@@ -348,10 +348,11 @@ impl Core {
         let (mut next, mut removed) = (0u16, 0u16);
         tell(Progress { filled: 0, shards: u32::from(shards) });
         while next < shards {
-            let end = next.saturating_add(SHARDS_A_STEP).min(shards);
-            let some: Vec<u16> = (next..end).collect();
-            self.fill(self.ctx(), plan, &some).await?;
-            next = end;
+            let rest: Vec<u16> = (next..next.saturating_add(SHARDS_A_STEP).min(shards)).collect();
+            // Each part has as long as a call: what few shards come from may be many.
+            let some = &rest[..self.filled_at_once(&plan.map, from, &rest)];
+            self.fill(self.ctx(), plan, some).await?;
+            next += some.len() as u16;
             // Nothing comes from those before what the next one needs.
             let needed = if next < shards { self.sealed_for(&plan.map, from, next).start } else { from.shards };
             if removed < needed {

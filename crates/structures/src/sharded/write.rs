@@ -381,7 +381,7 @@ impl Core {
         Error::new(ErrorKind::Unavailable, detail).effect(Effect::Unknown)
     }
 
-    /// Reads shards that are items, with their tokens; `None` for those that are missing. **Round trips: 1.**
+    /// Reads shards that are items, with their tokens; `None` for those that are missing. **Round trips: 1** for every 1,024.
     pub(super) async fn read_items(
         &self,
         ctx: Ctx,
@@ -389,7 +389,7 @@ impl Core {
     ) -> Result<Vec<Option<(Shard, Cas)>>> {
         let gets: Result<Batch> =
             places.map(|(map, shard)| Ok(Op::get(self.key(map, shard)?, Want::VALUE | Want::CAS))).collect();
-        self.run(ctx, gets?).await.into_iter().map(|reply| self.item(reply)).collect()
+        self.run_if_any(ctx, gets?).await.into_iter().map(|reply| self.item(reply)).collect()
     }
 
     /// The same, and the ends of a sorted set. **Round trips: 1.**

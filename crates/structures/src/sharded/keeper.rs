@@ -43,6 +43,8 @@ use crate::runtime;
 pub(super) const ENDS: u16 = 1;
 /// How often it is tried where others get in between.
 const ROUNDS_MAX: usize = 1_000;
+/// How far above the versions that are known ends are begun anew, where the time is not greater: those that were lost may have been some versions further.
+const AHEAD: u64 = 1 << 20;
 /// How often it is tried to begin the ends anew.
 const BEGINNINGS_MAX: usize = 100;
 
@@ -211,7 +213,7 @@ impl Core {
     async fn begin_once(&self, ctx: Ctx, old: Option<Arc<Held>>, older_than: u64) -> Result<Option<Arc<Held>>> {
         // First, since a drop takes it with them.
         let plan = self.refresh(ctx).await?;
-        let ends = Ends::unknown(now_us(&*self.clock).max(older_than.saturating_add(1)), plan.map.id);
+        let ends = Ends::unknown(now_us(&*self.clock).max(older_than.saturating_add(AHEAD)), plan.map.id);
         let mode = old.map_or(PutMode::Add, |held| PutMode::Cas(held.cas));
         self.keeper.forget();
         let (landed, now) = self.put_ends(ctx, mode, &ends).await?;
@@ -433,3 +435,7 @@ impl Core {
         names.iter().zip(changes).any(is_near)
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

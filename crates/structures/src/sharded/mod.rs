@@ -80,7 +80,7 @@
 //! Servers pack a hash of up to 512 fields, each and its value of up to 64 bytes (`hash-max-listpack-entries`, `-value`), a set of up to 512 integers, and from Redis 7.2 a set of up to
 //! 128 others.
 //! A shard takes one more entry, for its mark. [`stat`](ShardedHash::stat) says how a shard is really kept, and when the server's limits have it unpacked.
-//! There are at most 65,535 shards. A name has at most 65,535 bytes; a value, and where shards are items a whole shard, what an item of the store takes.
+//! There are at most 65,535 shards. A name has at most 65,535 bytes; a value, and where shards are items a whole shard, what an item of the store takes under the longest key that a shard can have.
 
 mod core;
 mod dense;

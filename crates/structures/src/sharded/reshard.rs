@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// Sees to it that what stands in the shards of one map fits into those of another, where shards are items: one that does not would stay unfilled. A shard that
-    /// several come into is to leave an eighth to what is written meanwhile; what comes from one shard is never larger than that. **Round trips: 1** for every 32 shards
+    /// several come into is to leave an eighth to what is written meanwhile; what comes from one shard is never larger than that, which fits under any key. **Round trips: 1** for every 32 shards
     /// that are brought together with others, none natively.
     ///
     /// # Errors

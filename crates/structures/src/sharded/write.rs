@@ -13,6 +13,7 @@ use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply,
 use super::core::{Ask, Core, Unusable, coming_from, midway};
 use super::keeper::{Pending, follows};
 use super::layout::{LIVE, Map, Mark, Plan, Shard};
+use super::SHARDS_MAX;
 use crate::events;
 use crate::ids::random_id;
 use crate::retry::Backoff;
@@ -440,10 +441,10 @@ impl Core {
     /// The op that writes a shard that is an item, where it has this token.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`] for one that takes more than an item can have.
+    /// [`ErrorKind::Full`] for one that takes more than an item can have under the longest key of a shard: it may come to that by a resharding.
     pub(super) fn put_item_op(&self, map: &Map, shard: u16, now: &Shard, cas: Cas) -> Result<Op> {
         let (key, value) = (self.key(map, shard)?, now.encode(self.of));
-        let max = self.store.profile().value_bytes_max(key.as_bytes().len());
+        let max = self.store.profile().value_bytes_max(self.key(map, SHARDS_MAX)?.as_bytes().len());
         if value.len() > max {
             return Err(self.no_room((map, shard), value.len(), &format!("an item takes {max}")));
         }

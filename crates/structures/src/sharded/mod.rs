@@ -56,7 +56,8 @@
 //! | while it is resharded | all of the above | the same | the same |
 //! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is [`RolledBack`](larder_core::ErrorKind::RolledBack), once a handle that knew the newer, or another one of the same version; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
 //!
-//! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once.
+//! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once. What counts a sorted
+//! set (`len`, `is_empty`, `stat`) reads no members: a change that has happened for nobody yet counts.
 //!
 //! # Round trips
 //! | of an opened handle | portable | native |
@@ -340,7 +341,8 @@ macro_rules! common {
                 $Type::options().open_or_create(store, name).await
             }
 
-            /// How many elements there are. No snapshot; what is neither added nor removed meanwhile counts once, also while it is resharded. **Round trips: 1** for every 1,024 shards.
+            /// How many elements there are. No snapshot; what is neither added nor removed meanwhile counts once, also while it is resharded. In a sorted set a change whose writer is midway, or
+            /// died there, counts, though nobody is told of it yet. **Round trips: 1** for every 1,024 shards.
             ///
             /// # Errors
             /// [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone, and those of the store.
@@ -348,7 +350,7 @@ macro_rules! common {
                 Ok(self.0.sweep(false).await?.count)
             }
 
-            /// True if it has no elements. Round trips: as [`len`](Self::len).
+            /// True if it has no elements, as [`len`](Self::len) counts them. Round trips: as [`len`](Self::len).
             ///
             /// # Errors
             /// As [`len`](Self::len).
@@ -383,7 +385,7 @@ macro_rules! common {
                 self.0.range()
             }
 
-            /// Figures: how many elements, how full the fullest shard is, and how the server keeps it. **Round trips: 2**, 1 more for each further 1,024 shards.
+            /// Figures: how many elements, as [`len`](Self::len) counts them, how full the fullest shard is, and how the server keeps it. **Round trips: 2**, 1 more for each further 1,024 shards.
             ///
             /// # Errors
             /// As [`len`](Self::len).

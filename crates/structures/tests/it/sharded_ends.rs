@@ -516,3 +516,26 @@ async fn a_score_of_a_new_number_is_seen_though_the_ends_are_filled_by_one_who_h
     writer.reshard(2).await.unwrap();
     assert_eq!((writer.len().await.unwrap(), named(&writer.top(1).await.unwrap())), (5, vec!["15"]));
 }
+
+/// The shard says it, and the ends do not yet: it counts, and is told to who asks for the member.
+#[tokio::test]
+async fn a_count_takes_in_a_change_that_has_happened_for_nobody_yet() {
+    let (_, store) = memory();
+    let points = in_one_shard(&store).await;
+    points.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    let counted = async || (points.len().await.unwrap(), points.stat().await.unwrap().elements);
+    let dying = async || {
+        let hooked = Hooked::new(&store);
+        let dying = in_one_shard(&hooked.shared()).await;
+        (hooked, dying)
+    };
+    let (hooked, adds) = dying().await;
+    dies_at(&hooked, WRITES_ENDS, adds.set([("late", 50.0)])).await;
+    assert_eq!((counted().await, named(&points.top(1).await.unwrap())), ((11, 11), vec!["m9"]));
+    assert_eq!(points.score("late").await.unwrap(), Some(50.0));
+    let (hooked, removes) = dying().await;
+    dies_at(&hooked, WRITES_ENDS, removes.remove(["late"])).await;
+    assert_eq!((counted().await, named(&points.top(1).await.unwrap())), ((10, 10), vec!["late"]));
+    assert_eq!(points.score("late").await.unwrap(), None);
+    assert_eq!((counted().await, named(&points.top(1).await.unwrap())), ((10, 10), vec!["m9"]));
+}

@@ -507,7 +507,8 @@ pub(crate) async fn reshard(session: &Session, args: &Reshard) -> Result<Exit, F
     };
     bar.finish_and_clear();
     let shards = outcome.map_err(|error| match error.kind() {
-        larder::ErrorKind::BadInput => error.into(),
+        // The same command would end the same way.
+        larder::ErrorKind::BadInput | larder::ErrorKind::Full | larder::ErrorKind::Lost => error.into(),
         _ => Failure::from(error).hint("nothing is lost by that: the same command goes on with it"),
     })?;
     session.out.answer("", &json!({"name": bytes(name.as_bytes()), "shards": shards}))?;

@@ -73,7 +73,7 @@
 //! | open | 2 | 2 |
 //! | open_or_create | 2 if it is there, 4 to make it | the same |
 //! | while it is resharded | a write to a shard that nothing came to yet: 5 more; a read: 1 more | 4 more; 1 more |
-//! | by a handle whose map is old | 1 more, once | 2 more, once |
+//! | by a handle whose map is old | 2 more, once | a read: 2 more; a write: 3 more, once |
 //!
 //! One more for each further 1,024 shards that one call touches (256 of a read where shards are items).
 //!

@@ -93,3 +93,17 @@ async fn shards_are_filled_by_the_32_or_by_what_they_come_from() {
         }
     }
 }
+
+/// Of batches of 16 ops four are left to looks: four shards, what each comes from, which is sealed and read. The new ones are made in three batches.
+#[tokio::test]
+async fn as_many_shards_are_filled_at_once_as_a_small_batch_takes() {
+    for (store, is_native) in stores() {
+        many(&store, 8).await;
+        let counting = Counting::new(Hooked::with_batches_of(&store, 16).shared());
+        let small = set(&(Arc::new(counting.clone()) as StoreRef), 8).await;
+        let (counts, ()) = cost(&counting, small.reshard(16)).await;
+        let each = if is_native { 3 } else { 5 };
+        assert_eq!(counts.round_trips, AROUND + 2 + each * 4, "native: {is_native}");
+        assert_eq!(small.len().await.unwrap(), 400);
+    }
+}

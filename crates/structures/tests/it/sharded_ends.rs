@@ -517,6 +517,21 @@ async fn a_score_of_a_new_number_is_seen_though_the_ends_are_filled_by_one_who_h
     assert_eq!((writer.len().await.unwrap(), named(&writer.top(1).await.unwrap())), (5, vec!["15"]));
 }
 
+/// What the last of the old shards was told is not known then.
+#[tokio::test]
+async fn a_shard_of_new_numbers_is_not_filled_where_the_last_old_one_is_lost() {
+    let (memory, store) = memory();
+    dense(&store).await.set(SCORED).await.unwrap();
+    let last = contents(&memory).into_keys().find(|key| key.ends_with(b"-0")).expect("the shard");
+    let hooked = Hooked::new(&store);
+    let dying = dense(&hooked.shared()).await;
+    dies_at(&hooked, FILLS_DENSE, dying.reshard(2)).await;
+    store.delete(Key::new(last).unwrap()).await.unwrap();
+    let error = dense(&store).await.set([("15", 85.0)]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains("shard 0 of 1"), "{error}");
+}
+
 /// The shard says it, and the ends do not yet: it counts, and is told to who asks for the member.
 #[tokio::test]
 async fn a_count_takes_in_a_change_that_has_happened_for_nobody_yet() {

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use larder_core::native::{Collection, Guarded, GuardedAct, Native, NativeReply, Score};
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Verb, Want, ambient};
 
+use super::SHARDS_MAX;
 use super::core::{Ask, Core, Unusable, coming_from, midway};
 use super::keeper::{Pending, follows};
 use super::layout::{LIVE, Map, Mark, Plan, Shard};
-use super::SHARDS_MAX;
 use crate::events;
 use crate::ids::random_id;
 use crate::retry::Backoff;

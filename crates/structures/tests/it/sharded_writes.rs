@@ -198,7 +198,8 @@ async fn a_shard_that_is_full_to_the_last_byte_fits_under_a_longer_key() {
         hash.reshard(11).await.unwrap_or_else(|error| panic!("{field}: {error}"));
         assert_eq!(hash.get(&field).await.unwrap().unwrap().len(), bytes);
         assert_eq!(hash.set([(&field, "y".repeat(bytes))]).await.unwrap(), [false]);
-        longer += usize::from(contents(&memory).iter().any(|(key, shard)| key.ends_with(b"-10") && shard.len() > bytes));
+        longer +=
+            usize::from(contents(&memory).iter().any(|(key, shard)| key.ends_with(b"-10") && shard.len() > bytes));
     }
     assert!(longer > 0, "none came to the shard of the longer key");
 }

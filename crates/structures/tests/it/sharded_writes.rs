@@ -187,8 +187,9 @@ async fn a_shard_that_one_alone_comes_into_may_be_as_full_as_that_was() {
 async fn a_shard_that_is_full_to_the_last_byte_fits_under_a_longer_key() {
     let mut longer = 0;
     for nth in 0..40 {
-        let memory = Arc::new(MemoryStore::builder().value_bytes_max(2_048).build().unwrap());
-        let store: StoreRef = memory.clone();
+        let (memory, store) = memory();
+        // An item has its key in it, as on a server.
+        let store = Shaped::over(&store, |profile| profile.item_bytes_max = 2_048);
         let hash = ShardedHash::options().shards(1).open_or_create(&store, "n").await.unwrap();
         let field = format!("{nth:017}");
         let mut bytes = 2_048;

@@ -149,7 +149,7 @@ fills it, and the same command, or one with another number, goes on where it sto
 Of dense numbers more shards make room for more numbers, and hold as many each as before. --dense makes shards smaller, or larger, for the numbers that there is room for: so shards \
 that grew too large for what the server packs are packed again.
 
-Round trips: open 2; for every 32 shards 3 on Redis and Valkey, else 5, and 1 for every 32 old ones that are brought together; and some 8.
+Round trips: open 2; for every 32 shards, or as many as come from some 500 old ones, 3 on Redis and Valkey, else 5, and 1 for every 32 old ones that are brought together; and some 8.
 
 Examples:
   larder reshard cities --shards 6000
@@ -507,7 +507,8 @@ pub(crate) async fn reshard(session: &Session, args: &Reshard) -> Result<Exit, F
     };
     bar.finish_and_clear();
     let shards = outcome.map_err(|error| match error.kind() {
-        larder::ErrorKind::BadInput => error.into(),
+        // The same command would end the same way.
+        larder::ErrorKind::BadInput | larder::ErrorKind::Full | larder::ErrorKind::Lost => error.into(),
         _ => Failure::from(error).hint("nothing is lost by that: the same command goes on with it"),
     })?;
     session.out.answer("", &json!({"name": bytes(name.as_bytes()), "shards": shards}))?;

@@ -3,6 +3,8 @@
 mod common;
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -219,6 +221,36 @@ fn what_is_wrong_is_said() {
     on(&url, "reshard ids --shards 3 --dense 3").fails(2, "cannot be used with");
     on(&url, "hash set texts a b").exits(0);
     on(&url, "reshard texts --dense 3").fails(2, "by hash, and not by dense numbers");
+}
+
+/// Deletes the second shard of a collection, as an eviction does.
+fn lose_a_shard(server: &Memcached, name: &str) {
+    let stream = TcpStream::connect(server.addr()).unwrap();
+    let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
+    (&stream).write_all(b"lru_crawler metadump all\r\n").unwrap();
+    let all: Vec<String> = lines.by_ref().take_while(|line| line != "END").collect();
+    let mut keys = all.iter().filter_map(|line| line.strip_prefix("key=")?.split(' ').next());
+    let is_shard = |key: &&str| key.starts_with(&format!("L.{name}.")) && key.ends_with("-1");
+    let shard = keys.find(is_shard).unwrap_or_else(|| panic!("no shard in {all:?}"));
+    (&stream).write_all(format!("delete {shard}\r\n").as_bytes()).unwrap();
+    assert_eq!(lines.next().unwrap(), "DELETED");
+}
+
+/// What goes on with the same command is told apart from what would end the same way.
+#[test]
+fn a_resharding_that_does_not_fit_or_lacks_a_shard_is_not_said_to_go_on() {
+    let server = Memcached::start(Version::New, &[]);
+    let url = server.url();
+    let lines = format!("0\t{0}\n1\t{0}\n", "x".repeat(600_000));
+    assert_eq!(on_with_input(&url, "hash set full --dense 1 --shards 2 -", lines.as_bytes()).exits(0), "2\n");
+    let full = on(&url, "reshard full --shards 1");
+    full.fails(8, "resharding to more shards makes room");
+    assert!(!full.stderr.contains("the same command"), "{}", full.stderr);
+    on(&url, "hash set lost --dense 1 --shards 2 0 a 1 b").exits(0);
+    lose_a_shard(&server, "lost");
+    let lost = on(&url, "reshard lost --shards 3");
+    lost.fails(4, "is gone");
+    assert!(!lost.stderr.contains("the same command"), "{}", lost.stderr);
 }
 
 /// A number of the environment, for runs that are larger than what fits into a suite.

@@ -10,7 +10,8 @@
 //! 1. *Who brings a member to the ends* that he has read at version `v` has written `v` to the member's shard as `seen`, together with the member or after it, and before he writes
 //!    the ends. So ends of a version greater than `seen` can no more be changed by what the shard said before: that token is dead.
 //! 2. *Who writes a shard* knows ends of version `seen` or later; else he reads them first. A member whose score was and will be beyond their reach he writes as it is. Reaches only
-//!    grow narrower, but where ends are filled; and that is told to each shard, as `seen`, before what stands in it is entered.
+//!    grow narrower, but where ends are filled; and that is told to each shard, as `seen`, before what stands in it is entered. A shard of a new map is told what those were told that are
+//!    sealed for it, of which each has at least one (`fill`).
 //! 3. *A pending member is settled* where ends of a version greater than `seen` agree with it. By 1 nobody can have changed that since, but for those who write the shard again.
 //!    The mark goes with the next write of the shard.
 //!
@@ -42,6 +43,8 @@ use crate::runtime;
 pub(super) const ENDS: u16 = 1;
 /// How often it is tried where others get in between.
 const ROUNDS_MAX: usize = 1_000;
+/// How far above the versions that are known ends are begun anew, where the time is not greater: those that were lost may have been some versions further.
+const AHEAD: u64 = 1 << 20;
 /// How often it is tried to begin the ends anew.
 const BEGINNINGS_MAX: usize = 100;
 
@@ -210,7 +213,7 @@ impl Core {
     async fn begin_once(&self, ctx: Ctx, old: Option<Arc<Held>>, older_than: u64) -> Result<Option<Arc<Held>>> {
         // First, since a drop takes it with them.
         let plan = self.refresh(ctx).await?;
-        let ends = Ends::unknown(now_us(&*self.clock).max(older_than.saturating_add(1)), plan.map.id);
+        let ends = Ends::unknown(now_us(&*self.clock).max(older_than.saturating_add(AHEAD)), plan.map.id);
         let mode = old.map_or(PutMode::Add, |held| PutMode::Cas(held.cas));
         self.keeper.forget();
         let (landed, now) = self.put_ends(ctx, mode, &ends).await?;
@@ -432,3 +435,7 @@ impl Core {
         names.iter().zip(changes).any(is_near)
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -56,7 +56,8 @@
 //! | while it is resharded | all of the above | the same | the same |
 //! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is [`RolledBack`](larder_core::ErrorKind::RolledBack), once a handle that knew the newer, or another one of the same version; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
 //!
-//! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once.
+//! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once. What counts a sorted
+//! set (`len`, `is_empty`, `stat`) reads no members: a change that has happened for nobody yet counts.
 //!
 //! # Round trips
 //! | of an opened handle | portable | native |
@@ -72,7 +73,7 @@
 //! | open | 2 | 2 |
 //! | open_or_create | 2 if it is there, 4 to make it | the same |
 //! | while it is resharded | a write to a shard that nothing came to yet: 5 more; a read: 1 more | 4 more; 1 more |
-//! | by a handle whose map is old | 1 more, once | 2 more, once |
+//! | by a handle whose map is old | 2 more, once | a read: 2 more; a write: 3 more, once |
 //!
 //! One more for each further 1,024 shards that one call touches (256 of a read where shards are items).
 //!
@@ -80,7 +81,7 @@
 //! Servers pack a hash of up to 512 fields, each and its value of up to 64 bytes (`hash-max-listpack-entries`, `-value`), a set of up to 512 integers, and from Redis 7.2 a set of up to
 //! 128 others.
 //! A shard takes one more entry, for its mark. [`stat`](ShardedHash::stat) says how a shard is really kept, and when the server's limits have it unpacked.
-//! There are at most 65,535 shards. A name has at most 65,535 bytes; a value, and where shards are items a whole shard, what an item of the store takes.
+//! There are at most 65,535 shards. A name has at most 65,535 bytes; a value, and where shards are items a whole shard, what an item of the store takes under the longest key that a shard can have.
 
 mod core;
 mod dense;
@@ -340,7 +341,8 @@ macro_rules! common {
                 $Type::options().open_or_create(store, name).await
             }
 
-            /// How many elements there are. No snapshot; what is neither added nor removed meanwhile counts once, also while it is resharded. **Round trips: 1** for every 1,024 shards.
+            /// How many elements there are. No snapshot; what is neither added nor removed meanwhile counts once, also while it is resharded. In a sorted set a change whose writer is midway, or
+            /// died there, counts, though nobody is told of it yet. **Round trips: 1** for every 1,024 shards.
             ///
             /// # Errors
             /// [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone, and those of the store.
@@ -348,7 +350,7 @@ macro_rules! common {
                 Ok(self.0.sweep(false).await?.count)
             }
 
-            /// True if it has no elements. Round trips: as [`len`](Self::len).
+            /// True if it has no elements, as [`len`](Self::len) counts them. Round trips: as [`len`](Self::len).
             ///
             /// # Errors
             /// As [`len`](Self::len).
@@ -383,7 +385,7 @@ macro_rules! common {
                 self.0.range()
             }
 
-            /// Figures: how many elements, how full the fullest shard is, and how the server keeps it. **Round trips: 2**, 1 more for each further 1,024 shards.
+            /// Figures: how many elements, as [`len`](Self::len) counts them, how full the fullest shard is, and how the server keeps it. **Round trips: 2**, 1 more for each further 1,024 shards.
             ///
             /// # Errors
             /// As [`len`](Self::len).
@@ -394,7 +396,8 @@ macro_rules! common {
             /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first. Of dense numbers
             /// more shards make room for more of them, and hold as many each as before: [`reshard_dense`](Self::reshard_dense) makes those smaller.
             #[doc = concat!("\n```\n", $example, "\n```\n")]
-            /// **Round trips:** natively 3 for every 32 shards, else 5, and 1 for every 32 old ones that are brought together; and some 6. Others wait for none of them.
+            /// **Round trips:** natively 3 for every 32 shards, or for as many as come from some 500 old ones, else 5, and 1 for every 32 old ones that are brought together; and some 6.
+            /// Others wait for none of them.
             ///
             /// # Errors
             /// [`BadInput`](larder_core::ErrorKind::BadInput) unless they are 1 to [`SHARDS_MAX`](super::SHARDS_MAX); [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone;

@@ -28,7 +28,7 @@ use crate::runtime;
 
 /// How long another one's plan may stand before it is taken for dead.
 const PLAN_MAX: Duration = Duration::from_secs(2);
-/// How many shards are filled between two looks around.
+/// How many shards are filled between two looks around, at the most.
 const SHARDS_A_STEP: u16 = 32;
 /// How often it is tried where others reshard, too.
 const ROUNDS_MAX: usize = 200;
@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// Sees to it that what stands in the shards of one map fits into those of another, where shards are items: one that does not would stay unfilled. A shard that
-    /// several come into is to leave an eighth to what is written meanwhile; what comes from one shard is never larger than that. **Round trips: 1** for every 32 shards
+    /// several come into is to leave an eighth to what is written meanwhile; what comes from one shard is never larger than that, which fits under any key. **Round trips: 1** for every 32 shards
     /// that are brought together with others, none natively.
     ///
     /// # Errors
@@ -348,12 +348,13 @@ impl Core {
         let (mut next, mut removed) = (0u16, 0u16);
         tell(Progress { filled: 0, shards: u32::from(shards) });
         while next < shards {
-            let end = next.saturating_add(SHARDS_A_STEP).min(shards);
-            let some: Vec<u16> = (next..end).collect();
-            self.fill(self.ctx(), plan, &some).await?;
-            next = end;
+            let rest: Vec<u16> = (next..next.saturating_add(SHARDS_A_STEP).min(shards)).collect();
+            // Each part has as long as a call: what few shards come from may be many.
+            let some = &rest[..self.filled_at_once(&plan.map, from, &rest)];
+            self.fill(self.ctx(), plan, some).await?;
+            next += some.len() as u16;
             // Nothing comes from those before what the next one needs.
-            let needed = if next < shards { plan.map.overlap(next, from).start } else { from.shards };
+            let needed = if next < shards { self.sealed_for(&plan.map, from, next).start } else { from.shards };
             if removed < needed {
                 self.remove(from, removed..needed).await?;
                 removed = needed;

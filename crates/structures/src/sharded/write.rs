@@ -10,6 +10,7 @@ use bytes::Bytes;
 use larder_core::native::{Collection, Guarded, GuardedAct, Native, NativeReply, Score};
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Verb, Want, ambient};
 
+use super::SHARDS_MAX;
 use super::core::{Ask, Core, Unusable, coming_from, midway};
 use super::keeper::{Pending, follows};
 use super::layout::{LIVE, Map, Mark, Plan, Shard};
@@ -381,7 +382,7 @@ impl Core {
         Error::new(ErrorKind::Unavailable, detail).effect(Effect::Unknown)
     }
 
-    /// Reads shards that are items, with their tokens; `None` for those that are missing. **Round trips: 1.**
+    /// Reads shards that are items, with their tokens; `None` for those that are missing. **Round trips: 1** for every 1,024.
     pub(super) async fn read_items(
         &self,
         ctx: Ctx,
@@ -389,7 +390,7 @@ impl Core {
     ) -> Result<Vec<Option<(Shard, Cas)>>> {
         let gets: Result<Batch> =
             places.map(|(map, shard)| Ok(Op::get(self.key(map, shard)?, Want::VALUE | Want::CAS))).collect();
-        self.run(ctx, gets?).await.into_iter().map(|reply| self.item(reply)).collect()
+        self.run_if_any(ctx, gets?).await.into_iter().map(|reply| self.item(reply)).collect()
     }
 
     /// The same, and the ends of a sorted set. **Round trips: 1.**
@@ -440,10 +441,10 @@ impl Core {
     /// The op that writes a shard that is an item, where it has this token.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`] for one that takes more than an item can have.
+    /// [`ErrorKind::Full`] for one that takes more than an item can have under the longest key of a shard: it may come to that by a resharding.
     pub(super) fn put_item_op(&self, map: &Map, shard: u16, now: &Shard, cas: Cas) -> Result<Op> {
         let (key, value) = (self.key(map, shard)?, now.encode(self.of));
-        let max = self.store.profile().value_bytes_max(key.as_bytes().len());
+        let max = self.store.profile().value_bytes_max(self.key(map, SHARDS_MAX)?.as_bytes().len());
         if value.len() > max {
             return Err(self.no_room((map, shard), value.len(), &format!("an item takes {max}")));
         }

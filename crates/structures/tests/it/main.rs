@@ -30,6 +30,7 @@ mod replicas_redis;
 mod set;
 mod sharded;
 mod sharded_ahead;
+mod sharded_batches;
 mod sharded_dense;
 mod sharded_ends;
 mod sharded_moves;

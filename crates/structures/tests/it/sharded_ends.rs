@@ -472,3 +472,85 @@ async fn a_removal_is_done_though_the_ends_that_it_left_short_cannot_be_filled()
         assert_eq!(named(&writer.top(2).await.unwrap()), ["m6", "m5"]);
     }
 }
+
+/// One shard of ten numbers, of which these are there.
+async fn dense(store: &StoreRef) -> ShardedSortedSet {
+    ShardedSortedSet::options().shards(1).dense(10).kept(1).open_or_create(store, "n").await.unwrap()
+}
+
+const SCORED: [(&str, f64); 6] = [("0", 100.0), ("1", 90.0), ("2", 80.0), ("3", 50.0), ("4", 2.0), ("5", 1.0)];
+
+/// A number of a shard that nothing comes to: nobody who knows ends from before they were filled may write there.
+#[tokio::test]
+async fn a_score_of_a_new_number_is_seen_though_its_writer_knows_ends_from_before_they_were_filled() {
+    let (_, store) = memory();
+    let (writer, other) = (dense(&store).await, dense(&store).await);
+    writer.set(SCORED).await.unwrap();
+    assert_eq!(other.remove(["0", "1"]).await.unwrap(), [true, true]);
+    other.reshard(2).await.unwrap();
+    assert_eq!(writer.set([("15", 85.0)]).await.unwrap(), [true]);
+    for reader in [&other, &dense(&store).await] {
+        assert_eq!(named(&reader.top(1).await.unwrap()), ["15"]);
+    }
+}
+
+/// The batches of a resharding to more shards of dense numbers: none looks what is to fit, and this one begins to fill them.
+const FILLS_DENSE: u64 = FILLS - 1;
+
+/// The new shard is in use while the others are not filled yet: whoever fills the ends finds it, though he knows the old map alone.
+#[tokio::test]
+async fn a_score_of_a_new_number_is_seen_though_the_ends_are_filled_by_one_who_has_not_seen_its_shard() {
+    let (_, store) = memory();
+    let stale = dense(&store).await;
+    stale.set(SCORED).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let dying = dense(&hooked.shared()).await;
+    dies_at(&hooked, FILLS_DENSE, dying.reshard(2)).await;
+    let writer = dense(&store).await;
+    assert_eq!((writer.shards(), writer.set([("15", 85.0)]).await.unwrap()), (2, vec![true]));
+    assert_eq!(stale.remove(["0", "1"]).await.unwrap(), [true, true]);
+    for reader in [&stale, &writer, &dense(&store).await] {
+        assert_eq!(named(&reader.top(1).await.unwrap()), ["15"]);
+        assert_eq!(reader.stat().await.unwrap().moving_from, Some(1));
+    }
+    writer.reshard(2).await.unwrap();
+    assert_eq!((writer.len().await.unwrap(), named(&writer.top(1).await.unwrap())), (5, vec!["15"]));
+}
+
+/// What the last of the old shards was told is not known then.
+#[tokio::test]
+async fn a_shard_of_new_numbers_is_not_filled_where_the_last_old_one_is_lost() {
+    let (memory, store) = memory();
+    dense(&store).await.set(SCORED).await.unwrap();
+    let last = contents(&memory).into_keys().find(|key| key.ends_with(b"-0")).expect("the shard");
+    let hooked = Hooked::new(&store);
+    let dying = dense(&hooked.shared()).await;
+    dies_at(&hooked, FILLS_DENSE, dying.reshard(2)).await;
+    store.delete(Key::new(last).unwrap()).await.unwrap();
+    let error = dense(&store).await.set([("15", 85.0)]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains("shard 0 of 1"), "{error}");
+}
+
+/// The shard says it, and the ends do not yet: it counts, and is told to who asks for the member.
+#[tokio::test]
+async fn a_count_takes_in_a_change_that_has_happened_for_nobody_yet() {
+    let (_, store) = memory();
+    let points = in_one_shard(&store).await;
+    points.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    let counted = async || (points.len().await.unwrap(), points.stat().await.unwrap().elements);
+    let dying = async || {
+        let hooked = Hooked::new(&store);
+        let dying = in_one_shard(&hooked.shared()).await;
+        (hooked, dying)
+    };
+    let (hooked, adds) = dying().await;
+    dies_at(&hooked, WRITES_ENDS, adds.set([("late", 50.0)])).await;
+    assert_eq!((counted().await, named(&points.top(1).await.unwrap())), ((11, 11), vec!["m9"]));
+    assert_eq!(points.score("late").await.unwrap(), Some(50.0));
+    let (hooked, removes) = dying().await;
+    dies_at(&hooked, WRITES_ENDS, removes.remove(["late"])).await;
+    assert_eq!((counted().await, named(&points.top(1).await.unwrap())), ((10, 10), vec!["late"]));
+    assert_eq!(points.score("late").await.unwrap(), None);
+    assert_eq!((counted().await, named(&points.top(1).await.unwrap())), ((10, 10), vec!["m9"]));
+}

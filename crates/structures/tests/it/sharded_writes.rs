@@ -182,6 +182,29 @@ async fn a_shard_that_one_alone_comes_into_may_be_as_full_as_that_was() {
     hash.set([("13", "y".repeat(1_950))]).await.unwrap();
 }
 
+/// A shard has a longer key where there are more.
+#[tokio::test]
+async fn a_shard_that_is_full_to_the_last_byte_fits_under_a_longer_key() {
+    let mut longer = 0;
+    for nth in 0..40 {
+        let (memory, store) = memory();
+        // An item has its key in it, as on a server.
+        let store = Shaped::over(&store, |profile| profile.item_bytes_max = 2_048);
+        let hash = ShardedHash::options().shards(1).open_or_create(&store, "n").await.unwrap();
+        let field = format!("{nth:017}");
+        let mut bytes = 2_048;
+        while hash.set([(&field, "x".repeat(bytes))]).await.is_err() {
+            bytes -= 1;
+        }
+        hash.reshard(11).await.unwrap_or_else(|error| panic!("{field}: {error}"));
+        assert_eq!(hash.get(&field).await.unwrap().unwrap().len(), bytes);
+        assert_eq!(hash.set([(&field, "y".repeat(bytes))]).await.unwrap(), [false]);
+        longer +=
+            usize::from(contents(&memory).iter().any(|(key, shard)| key.ends_with(b"-10") && shard.len() > bytes));
+    }
+    assert!(longer > 0, "none came to the shard of the longer key");
+}
+
 async fn twenty(store: &StoreRef) -> Result<ShardedSet> {
     ShardedSet::options().shards(20).open_or_create(store, "n").await
 }

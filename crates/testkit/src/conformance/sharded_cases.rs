@@ -363,13 +363,17 @@ async fn sharded_round_trips_are_as_documented(t: Bench) {
     assert_eq!(cost(&counting, seen.add(fields())).await.0, write, "add");
     assert_eq!(cost(&counting, seen.add(fields())).await.0, 1, "add of none that is new");
     assert_eq!(cost(&counting, seen.has_many(fields())).await.0, 1, "has_many");
-    // What a resharding costs for 8 shards, and what it costs the first read of a handle that knows nothing of it.
+    // What a resharding costs for 8 shards, and what it costs the first read, and the first write, of a handle that knows nothing of it.
     let stale = ShardedHash::open(&store, &name).await.expect("a hash");
+    let writer = ShardedHash::open(&store, &name).await.expect("a hash");
     let spent = cost(&counting, hash.reshard(16)).await.0;
     assert!(spent <= if is_native { 12 } else { 14 }, "a resharding took {spent}");
-    let spent = cost(&counting, stale.get("77")).await.0;
-    assert!(spent <= 3, "the first read after it took {spent}");
+    assert_eq!(cost(&counting, stale.get("77")).await.0, 3, "the first read after it");
     assert_eq!(cost(&counting, stale.get("78")).await.0, 1, "the second");
+    // Natively the shard is asked why it refused.
+    let more = if is_native { 3 } else { 2 };
+    assert_eq!(cost(&counting, writer.set([("77", "w")])).await.0, write + more, "the first write after it");
+    assert_eq!(cost(&counting, writer.set([("78", "w")])).await.0, write, "the second");
 }
 
 async fn sharded_shards_are_packed(t: Bench) {

@@ -1,0 +1,43 @@
+use larder_core::{ManualClock, StoreExt, StoreRef};
+
+use super::*;
+use crate::manifest::Kind;
+use crate::name::Name;
+use crate::sharded::ShardedSortedSet;
+use crate::sharded::make::Settings;
+
+/// A handle of a set of one shard, whose clock is right, or stands long before.
+async fn handle(store: &StoreRef, is_behind: bool) -> ShardedSortedSet {
+    let settings = Settings { shards: Some(1), kept: Some(1), ..Settings::default() };
+    let name = Name::new("n").unwrap();
+    let mut core = settings.open(store, &name, Kind::ShardedSortedSet, true).await.unwrap();
+    if is_behind {
+        core.clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    }
+    ShardedSortedSet(Arc::new(core))
+}
+
+async fn top(set: &ShardedSortedSet) -> Bytes {
+    set.top(1).await.unwrap().remove(0).0
+}
+
+/// They were some versions further than what the shard has seen: what is begun anew is beyond that, though no clock says so.
+#[tokio::test]
+async fn who_holds_ends_that_were_lost_knows_less_than_what_one_with_a_slow_clock_begins_anew() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let holds = handle(&store, false).await;
+    holds.set([("a", 100.0), ("b", 90.0), ("c", 80.0), ("d", 50.0), ("e", 2.0), ("f", 1.0)]).await.unwrap();
+    holds.remove(["a"]).await.unwrap();
+    let lost = holds.0.keeper.held().unwrap().ends.version;
+    store.delete(holds.0.ends_cell().unwrap().key).await.unwrap();
+    let slow = handle(&store, true).await;
+    assert_eq!(top(&slow).await, "b");
+    let begun = slow.0.keeper.held().unwrap().ends.version;
+    assert!(begun > lost + AHEAD / 2, "{begun} behind {lost}");
+    assert_eq!(holds.set([("m", 85.0)]).await.unwrap(), [true]);
+    let fresh = handle(&store, false).await;
+    assert_eq!(fresh.remove(["b"]).await.unwrap(), [true]);
+    for reader in [&holds, &slow, &fresh] {
+        assert_eq!(top(reader).await, "m");
+    }
+}

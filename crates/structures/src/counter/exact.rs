@@ -168,6 +168,15 @@ impl Slots {
         events::loss(self.registers.vigil.subject(), self.of_store(Error::new(ErrorKind::RolledBack, detail)))
     }
 
+    /// The error for a slot whose sum is another one than it was at the same write.
+    pub(super) fn differs(&self, index: u16, base_sum: i128, view: &View) -> Error {
+        let detail = format!(
+            "slot {index} of counter {} is at write {} with a sum of {}; this handle has read {base_sum} there",
+            self.name, view.slot.seq, view.slot.sum
+        );
+        events::loss(self.registers.vigil.subject(), self.of_store(Error::new(ErrorKind::RolledBack, detail)))
+    }
+
     /// The error for slots that are gone: the manifest tells whether the counter was dropped.
     async fn lost(&self, ctx: Ctx, lost: &[u16], rest: &[Result<View>]) -> Error {
         // A look only: what makes copies of the manifest again might do so behind a drop.

@@ -1,18 +1,26 @@
 //! Manifests that stand on several servers: of structures whose data does.
 //!
 //! The one on the server of rank 0 decides; the others are what is left of it when that server comes back empty. Where one is
-//! missing, whoever opens the structure makes it again.
+//! missing, whoever opens the structure makes it again, and a handle's look does.
+//!
+//! A copy is only ever written where there is none, or over the very one that was read before the manifest of another life was read on the
+//! server that decides. So a write that comes late replaces no copy of a later life. It may yet land where that life has no copy, and there it stands
+//! until the next open, or a handle's look, replaces it; should the one that decides be lost before, the name is the earlier life's again, whose data are
+//! [`Lost`](ErrorKind::Lost). The same where it lands behind a drop: the name is there again, without data, until it is dropped once more.
 
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, PutMode, Reply, Result, Route, StoreRef, Ttl, Want};
 
-use crate::manifest::{Found, Manifest};
+use crate::manifest::{self, Found, Manifest};
 use crate::name::Name;
 
 /// The most servers that a manifest stands on.
 pub(crate) const COPIES_MAX: u8 = 5;
 
+/// The rank of a server that lacks a manifest's copy, and how one is written there: where there is none, or over that of another life.
+pub(crate) type Gap = (u8, PutMode);
+
 /// Reads the manifest of a name wherever one can stand, and makes copies again that are missing.
-/// **Round trips: 1**, 2 if a copy was missing.
+/// **Round trips: 1**, 2 if a copy was missing; 1 more each where the one that decides is missing, too, and where one is another life's.
 ///
 /// # Errors
 /// Those of the store, if no manifest was found and not all servers were heard.
@@ -22,11 +30,11 @@ pub(crate) async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Opti
     Ok(Some(found))
 }
 
-/// Reads the manifest of a name wherever one can stand, and tells the ranks where it should and does not. **Round trips: 1.**
+/// Reads the manifest of a name wherever one can stand, and tells where it should and does not. **Round trips: 1.**
 ///
 /// # Errors
 /// Those of the store, if no manifest was found and not all servers were heard.
-pub(crate) async fn look(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<(Found, Vec<u8>)>> {
+pub(crate) async fn look(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<(Found, Vec<Gap>)>> {
     let key = name.manifest_key()?;
     let ranks = u8::try_from(store.profile().nodes).unwrap_or(u8::MAX).clamp(1, COPIES_MAX);
     let get = |rank| Op::get(key.clone(), Want::VALUE | Want::CAS | Want::TTL).routed(Route { with: None, rank });
@@ -36,12 +44,14 @@ pub(crate) async fn look(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Opti
     let mut fault = None;
     for (rank, reply) in (0..ranks).zip(replies) {
         match reply.map(Reply::into_item) {
-            Ok(None) => missing.push(rank),
+            Ok(None) => missing.push((rank, PutMode::Add)),
             Ok(Some(item)) => {
                 let manifest = Manifest::decode(&item.value).map_err(|error| error.key(&key))?;
                 match &found {
                     // Left behind by an earlier life, whose drop could not reach this server.
-                    Some(first) if first.manifest.generation != manifest.generation => missing.push(rank),
+                    Some(first) if first.manifest.generation != manifest.generation => {
+                        missing.extend(item.cas.map(|cas| (rank, PutMode::Cas(cas))));
+                    }
                     Some(_) => {}
                     None if rank < manifest.copies => found = Some(Found { manifest, item }),
                     None => {}
@@ -53,13 +63,13 @@ pub(crate) async fn look(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Opti
     let Some(found) = found else {
         return fault.map_or(Ok(None), Err);
     };
-    missing.retain(|&rank| rank < found.manifest.copies);
+    missing.retain(|&(rank, _)| rank < found.manifest.copies);
     Ok(Some((found, missing)))
 }
 
-/// Makes copies again that are missing. **Round trips: 1**, 2 where the one that decides is; 0 where none is.
-async fn mend(store: &StoreRef, ctx: Ctx, name: &Name, found: &Found, mut missing: Vec<u8>) -> Result<()> {
-    if missing.first() == Some(&0) {
+/// Makes copies again that are missing. **Round trips: 1**, 1 more each where the one that decides is, and where one is another life's; 0 where none is.
+async fn mend(store: &StoreRef, ctx: Ctx, name: &Name, found: &Found, mut missing: Vec<Gap>) -> Result<()> {
+    if missing.first() == Some(&(0, PutMode::Add)) {
         // Whoever creates or restores it first decides what the name is.
         let put = Op::put(name.manifest_key()?, PutMode::Add, found.item.value.clone(), Ttl::Never);
         match store.run(ctx, Batch::from_buf([put])).await.pop() {
@@ -68,26 +78,46 @@ async fn mend(store: &StoreRef, ctx: Ctx, name: &Name, found: &Found, mut missin
                 return Err(Error::new(ErrorKind::Conflict, detail));
             }
             Some(Err(error)) => return Err(error),
-            _ => missing.retain(|&rank| rank > 0),
+            _ => missing.retain(|&(rank, _)| rank > 0),
         }
     }
+    let missing = fillable(store, ctx, name, &found.manifest, missing).await;
     spread(store, ctx, name, &found.manifest, missing.into_iter()).await;
     Ok(())
 }
 
-/// Puts copies of a manifest on servers of these ranks. What fails is made up for by whoever opens the structure next.
+/// Of gaps those that a copy may be written to: where another life's stands, only if this one's manifest, read after it, is the one that decides.
+/// **Round trips: 1** where one does, else 0.
+pub(crate) async fn fillable(
+    store: &StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    manifest: &Manifest,
+    mut gaps: Vec<Gap>,
+) -> Vec<Gap> {
+    let is_empty = |(_, mode): &Gap| *mode == PutMode::Add;
+    if !gaps.iter().all(is_empty) {
+        let first = manifest::find(store, ctx, name).await;
+        if !matches!(first, Ok(Some(first)) if first.manifest.generation == manifest.generation) {
+            gaps.retain(is_empty);
+        }
+    }
+    gaps
+}
+
+/// Puts copies of a manifest where they lack. What fails is made up for by whoever opens the structure next.
 /// **Round trips: 1.**
 pub(crate) async fn spread(
     store: &StoreRef,
     ctx: Ctx,
     name: &Name,
     manifest: &Manifest,
-    ranks: impl Iterator<Item = u8>,
+    gaps: impl Iterator<Item = Gap>,
 ) {
     let Ok(key) = name.manifest_key() else { return };
     let bytes = manifest.encode();
-    let put = |rank| Op::put(key.clone(), PutMode::Set, bytes.clone(), Ttl::Never).routed(Route { with: None, rank });
-    let batch: Batch = ranks.map(put).collect();
+    let put = |(rank, mode)| Op::put(key.clone(), mode, bytes.clone(), Ttl::Never).routed(Route { with: None, rank });
+    let batch: Batch = gaps.map(put).collect();
     if !batch.is_empty() {
         _ = store.run(ctx, batch).await;
     }

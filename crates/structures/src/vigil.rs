@@ -10,6 +10,7 @@
 //! | this life's | all is well | nothing |
 //! | another life's | dropped, or lost, and made again by others | the handle says [`Lost`](ErrorKind::Lost) from then on |
 //! | missing, with the data there *after* that | evicted: a drop removes the data first | put back, beside the caller, unless somebody else is first |
+//! | a copy that does not decide, of another life | left behind, or its write came late | as one that is missing: replaced |
 //! | missing, as are data | dropped, or lost | nothing: the data say `Lost` themselves |
 //!
 //! So two lives of a name go on side by side for a [`LOOK_EVERY`] at the most, or until the older one's handle is next used.
@@ -25,6 +26,7 @@ use larder_core::{
 };
 
 use crate::behind::Behind;
+use crate::copies::{self, Gap};
 use crate::counter;
 use crate::events;
 use crate::manifest::Manifest;
@@ -53,12 +55,12 @@ pub(crate) struct Vigil {
 /// What a look found.
 #[derive(Debug)]
 pub(crate) enum Sight {
-    /// This life's manifest, but on servers of these ranks.
-    Ours { missing: Vec<u8> },
+    /// This life's manifest, but in these places.
+    Ours { missing: Vec<Gap> },
     /// That of another life.
     Another,
-    /// None, on any server that should have one: these ranks.
-    Gone { missing: Vec<u8> },
+    /// None, on any server that should have one.
+    Gone { missing: Vec<Gap> },
     /// It could not be read.
     Unread(Error),
 }
@@ -116,7 +118,8 @@ impl Vigil {
 
     /// Runs a batch, with a look at the manifest in it, and puts nothing back. **Round trips: 1**, 2 for a batch that has no room for the look.
     pub(crate) async fn look(self: &Arc<Self>, ctx: Ctx, mut batch: Batch) -> (Replies, Sight) {
-        let gets: Batch = self.ranks().map(|rank| Op::get(self.key.clone(), Want::VALUE).routed(at(rank))).collect();
+        let gets: Batch =
+            self.ranks().map(|rank| Op::get(self.key.clone(), Want::VALUE | Want::CAS).routed(at(rank))).collect();
         let asked = batch.len();
         let (replies, seen) = if asked + gets.len() <= self.store.profile().batch_ops_max {
             batch.extend(gets);
@@ -184,16 +187,14 @@ impl Vigil {
         let (mut missing, mut fault, mut is_there) = (Vec::new(), None, false);
         for (rank, reply) in self.ranks().zip(seen) {
             match reply.map(Reply::into_item) {
-                Ok(None) => missing.push(rank),
-                Ok(Some(item)) => {
-                    let is_ours = Manifest::decode(&item.value)
-                        .is_ok_and(|manifest| manifest.generation == self.manifest.generation);
+                Ok(None) => missing.push((rank, PutMode::Add)),
+                Ok(Some(item)) => match Manifest::decode(&item.value) {
+                    Ok(now) if now.generation == self.manifest.generation => is_there = true,
                     // The server of rank 0 decides; elsewhere it may be left behind by an earlier life.
-                    if rank == 0 && !is_ours {
-                        return Sight::Another;
-                    }
-                    is_there |= is_ours;
-                }
+                    _ if rank == 0 => return Sight::Another,
+                    Ok(_) => missing.extend(item.cas.map(|cas| (rank, PutMode::Cas(cas)))),
+                    Err(_) => {}
+                },
                 Err(error) => fault = fault.or(Some(error)),
             }
         }
@@ -205,16 +206,17 @@ impl Vigil {
     }
 
     /// Puts the manifest back on the servers of these ranks, beside the caller. Never waits, never fails.
-    fn put_back(self: &Arc<Self>, missing: Vec<u8>) {
+    fn put_back(self: &Arc<Self>, missing: Vec<Gap>) {
         let vigil = self.clone();
         self.putting_back.run(PUT_BACK_MAX, || async move {
             let ctx = Ctx::within(PUT_BACK_MAX);
+            let missing = copies::fillable(&vigil.store, ctx, &vigil.name, &vigil.manifest, missing).await;
             // After the manifest was seen missing: of what is being dropped, nothing is left by then.
-            if vigil.are_data_there(ctx).await {
-                vigil.add(ctx, &missing).await;
+            if !missing.is_empty() && vigil.are_data_there(ctx).await {
+                let takes_back = vigil.add(ctx, &missing).await;
                 // Where there are copies, a drop removes those of the manifest and of the data, and both once more.
-                if vigil.manifest.copies > 1 && !vigil.are_data_there(ctx).await {
-                    vigil.remove(ctx, &missing).await;
+                if !takes_back.is_empty() && !vigil.are_data_there(ctx).await {
+                    _ = vigil.store.run(ctx, takes_back).await;
                 }
             }
             Ok(())
@@ -249,31 +251,32 @@ impl Vigil {
         true
     }
 
-    /// Adds the manifest; where another life's is there by then, this one is over.
-    async fn add(&self, ctx: Ctx, ranks: &[u8]) {
+    /// Writes the manifest where it lacks; where another life's decides by then, this one is over. The ops that take it back are returned, but for
+    /// the one that decides: without data it says `Lost`.
+    async fn add(&self, ctx: Ctx, gaps: &[Gap]) -> Batch {
         let bytes = self.manifest.encode();
-        let put = |rank| {
-            let put = Op::put(self.key.clone(), PutMode::Add, bytes.clone(), Ttl::Never).routed(at(rank));
-            [put, Op::get(self.key.clone(), Want::VALUE).routed(at(rank))]
+        let put = |(rank, mode)| {
+            let put = Op::put(self.key.clone(), mode, bytes.clone(), Ttl::Never).routed(at(rank));
+            [put, Op::get(self.key.clone(), Want::VALUE | Want::CAS).routed(at(rank))]
         };
-        let replies = self.store.run(ctx, ranks.iter().flat_map(|&rank| put(rank)).collect()).await;
+        let replies = self.store.run(ctx, gaps.iter().flat_map(|&gap| put(gap)).collect()).await;
         if replies.iter().any(|reply| matches!(reply, Ok(Reply::Stored))) {
             observe::emit(|| Event::PutBack { subject: self.subject() });
         }
-        if let (Some(0), Some(Ok(Reply::Item(item)))) = (ranks.first(), replies.get(1))
+        if let (Some((0, _)), Some(Ok(Reply::Item(item)))) = (gaps.first(), replies.get(1))
             && Manifest::decode(&item.value).map_or(true, |now| now.generation != self.manifest.generation)
         {
             self.is_over.store(true, Ordering::Release);
         }
-    }
-
-    /// Removes copies of the manifest that were added, but for the one that decides: without data it says `Lost`.
-    async fn remove(&self, ctx: Ctx, ranks: &[u8]) {
-        let copies = ranks.iter().filter(|&&rank| rank > 0);
-        let deletes: Batch = copies.map(|&rank| Op::delete(self.key.clone()).routed(at(rank))).collect();
-        if !deletes.is_empty() {
-            _ = self.store.run(ctx, deletes).await;
-        }
+        let has_tokens = self.store.profile().delete_cas;
+        let take_back = |(&(rank, _), replies): (&Gap, &[Result<Reply>])| match replies {
+            [_, Ok(Reply::Item(item))] if rank > 0 && item.value == bytes => Some(match item.cas {
+                Some(cas) if has_tokens => Op::delete_if(self.key.clone(), cas).routed(at(rank)),
+                _ => Op::delete(self.key.clone()).routed(at(rank)),
+            }),
+            _ => None,
+        };
+        gaps.iter().zip(replies.chunks(2)).filter_map(take_back).collect()
     }
 }
 
@@ -313,9 +316,10 @@ mod tests {
     async fn a_look_asks_each_server_that_has_a_copy_of_the_manifest() {
         for (copies, ranks) in [(0, vec![0]), (1, vec![0]), (3, vec![0, 1, 2])] {
             let (answering, vigil) = counter(copies);
-            assert!(
-                matches!(vigil.look(Ctx::default(), Batch::new()).await.1, Sight::Gone { missing } if missing == ranks)
-            );
+            let Sight::Gone { missing } = vigil.look(Ctx::default(), Batch::new()).await.1 else {
+                panic!("it is gone")
+            };
+            assert_eq!(missing, ranks.iter().map(|&rank| (rank, PutMode::Add)).collect::<Vec<_>>());
             let asked = answering.asked();
             let asked: Vec<u8> = asked.iter().flat_map(|(_, batch)| batch).map(|op| op.route.rank).collect();
             assert_eq!(asked, ranks, "{copies} copies");
@@ -330,7 +334,7 @@ mod tests {
         let put = Op::put(cell.key, PutMode::Set, "a slot", Ttl::Never);
         assert!(matches!(answering.shared().run(Ctx::default(), Batch::from_iter([put])).await[0], Ok(Reply::Stored)));
         answering.asked();
-        vigil.put_back(vec![0]);
+        vigil.put_back(vec![(0, PutMode::Add)]);
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }

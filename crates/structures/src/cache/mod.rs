@@ -16,7 +16,7 @@
 //! |---|---|---|---|
 //! | rebuilds of a key at a time | one, however long it takes: its lease is renewed at each third of it, as long as the store can be reached once a lease and keeps the lease | the same; a lease that is evicted lets another in | the same |
 //! | a lease that could not be renewed in time | is told with the value, which is not cached over what another made since | the same | the same |
-//! | fresh, stale and the end of a lease are judged by | the store's clock, in ms | the server's clock, in whole seconds: a ttl is rounded up, a lease may take one more | **the wall clocks of the readers**: one that is wrong by minutes takes fresh values for stale or stale ones for fresh. Nothing is served longer than ttl and stale window together in any case: the server's clock ends that |
+//! | fresh, stale and the end of a lease are judged by | the store's clock, in ms | the server's clock, in whole seconds: a ttl is rounded up, a lease may take one more | **the wall clocks of the readers**: one that is wrong by minutes takes fresh values for stale or stale ones for fresh. The server's clock ends a value with ttl and stale window together. Where a clock that is behind takes the lease of a stale one, which is not replaced then, that window is longer by as much as it is behind, with each such lease |
 //! | a rebuilder that dies | is followed after its lease, by the same clock | the same | the same, or when the item expires |
 //! | an invalidation during a rebuild | is not undone by it: what it makes is not cached | the same | the same |
 //! | a slow rebuilder, past its lease | never overwrites what others made since | the same | the same |

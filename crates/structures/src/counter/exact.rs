@@ -71,7 +71,7 @@ impl Slots {
     }
 
     /// Makes missing copies again until none is missing; how many slots it mended.
-    /// **Round trips: 4**, 1 where nothing is missing.
+    /// **Round trips: 5**, 1 where nothing is missing.
     pub(super) async fn repair(&self) -> Result<u16> {
         let ctx = Ctx::within(self.timeout);
         let mut tries = Tries::new(ctx);
@@ -92,14 +92,14 @@ impl Slots {
         }
     }
 
-    /// Tries once to make the missing copies of idle slots again, but for the slot at `but`. **Round trips: 3.**
+    /// Tries once to make the missing copies of idle slots again, but for the slot at `but`. **Round trips: 4.**
     pub(super) async fn mend_idle(&self, ctx: Ctx, but: u16) -> Result<u16> {
         let now_ms = self.now_ms();
         let views = self.read_all(ctx).await?;
         self.mend(ctx, views, |index, slot| index != but && is_idle(slot, now_ms)).await
     }
 
-    /// Writes slots that miss a copy, and for which `may` holds, as they are; how many it did. **Round trips: 2.**
+    /// Writes slots that miss a copy, and for which `may` holds, as they are; how many it did. **Round trips: 3.**
     async fn mend(&self, ctx: Ctx, views: Vec<View>, may: impl Fn(u16, &Slot) -> bool) -> Result<u16> {
         let thin = (0..).zip(views).filter(|(index, view)| view.is_thin() && may(*index, &view.slot));
         let jobs: Vec<Job> = thin.map(|(index, view)| Job { index, next: view.slot.clone(), view }).collect();
@@ -164,6 +164,15 @@ impl Slots {
         let detail = format!(
             "slot {index} of counter {} is at write {} and lacks an add of this handle that came behind write {base_seq} and was acknowledged",
             self.name, view.slot.seq
+        );
+        events::loss(self.registers.vigil.subject(), self.of_store(Error::new(ErrorKind::RolledBack, detail)))
+    }
+
+    /// The error for a slot whose sum is another one than it was at the same write.
+    pub(super) fn differs(&self, index: u16, base_sum: i128, view: &View) -> Error {
+        let detail = format!(
+            "slot {index} of counter {} is at write {} with a sum of {}; this handle has read {base_sum} there",
+            self.name, view.slot.seq, view.slot.sum
         );
         events::loss(self.registers.vigil.subject(), self.of_store(Error::new(ErrorKind::RolledBack, detail)))
     }

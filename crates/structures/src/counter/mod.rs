@@ -329,7 +329,7 @@ impl Counter {
     /// Makes copies again that are missing, of all slots at once, until none is; how many slots it mended. Adds do it for the
     /// slot they write and for idle ones, so this is for those who have just replaced a server and want to know that all is well.
     ///
-    /// **Round trips: 4**, 1 where nothing is missing; more where adds race it.
+    /// **Round trips: 5**, 1 where nothing is missing; more where adds race it.
     ///
     /// # Errors
     /// As [`get`](Counter::get); also that of a server that could not be asked.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Profile, Result, StoreRef, SystemClock};
+use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Profile, PutMode, Result, StoreRef, SystemClock};
 
 use super::exact::Slots;
 use super::fast::{self, Fast};
@@ -114,7 +114,8 @@ impl CounterOptions {
         CounterOptions { clock: Some(clock), ..self }
     }
 
-    /// Opens a counter that is there. **Round trips: 1**; 2 where a copy on another server is made again.
+    /// Opens a counter that is there. **Round trips: 1**; 2 where a copy on another server is made again, and 1 more each where the first server's is, too,
+    /// and where one of another life is replaced.
     ///
     /// # Errors
     /// As [`Counter::open`]; also [`ErrorKind::LayoutMismatch`] where the counter is not as these options say, and
@@ -169,7 +170,8 @@ impl CounterOptions {
         }
         let data_of = |new: &Manifest| Ok(vec![self.handle(store, name.clone(), new)?.create_ops()]);
         let made = manifest::create(store, self.ctx(), &name, new, data_of).await?;
-        copies::spread(store, self.ctx(), &name, &made, 1..made.copies).await;
+        let copies = (1..made.copies).map(|rank| (rank, PutMode::Add));
+        copies::spread(store, self.ctx(), &name, &made, copies).await;
         self.handle(store, name, &made)
     }
 

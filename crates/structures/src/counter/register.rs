@@ -111,7 +111,7 @@ impl Registers {
     }
 
     /// Writes slots, each if it is still as its view says. **Round trips: 1**; with several copies 2 for a slot that was
-    /// not written by this writer last.
+    /// not written by this writer last, 3 where a copy is missing.
     pub(super) async fn write(&self, ctx: Ctx, jobs: Vec<Job>) -> Vec<Written> {
         if jobs.is_empty() {
             return Vec::new();

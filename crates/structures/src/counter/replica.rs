@@ -9,20 +9,23 @@
 //! - every write to a copy is conditional on the very state of it that the writer knows, so a claim ends the right of all
 //!   others to write the copies it touched, whatever their ballots;
 //! - a copy that is missing has no vote. It is made again only under a ballot that was claimed after it was seen missing,
-//!   from copies that were not lost.
+//!   from copies that were not lost. What is written to an empty place may land late, when the copy was made by others and lost once more: so
+//!   that is a blank, which has no vote either, and only the blank that was read before the claim is written over.
 //!
 //! Copies go missing where the counter is dropped, too. So the claim before a copy is made again looks for the manifest, in the
 //! same round trip: where it is missing, or another life's, nothing is made. Where the drop goes on between the look and the
 //! write, the copies that promised are gone by then, and those made again are too few for the write to count.
 //!
 //! A copy: promised ballot (16 bytes), ballot of the content (16), then the slot as of `layout.rs`. A ballot is an epoch and a
-//! random draw, 8 bytes each, little-endian.
+//! random draw, 8 bytes each, little-endian. A blank: one byte, 0; one that nobody writes over expires.
 //!
 //! Sources: CASPaxos (Rystsov, 2018) for a register without a log; Flexible Paxos (Howard, Malkhi, Spiegelman, 2016) for
 //! quorums that need not be majorities.
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes, BytesMut};
-use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, PutMode, Reply, Result, Ttl};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, PutMode, Reply, Result, Ttl, TtlSupport};
 
 use super::layout::Slot;
 use super::register::{self, Job, Registers, View, Written, no_slot, token};
@@ -30,6 +33,10 @@ use crate::cell::{Cell, Wrote};
 use crate::ids::random_id;
 
 const BALLOTS_BYTES: usize = 32;
+/// What stands in the place of a missing copy until it is made again.
+const BLANK: Bytes = Bytes::from_static(&[0]);
+/// How long: nobody else removes one that was made behind a drop.
+const BLANK_LIFE: Duration = Duration::from_secs(60);
 
 /// Who may write: the highest claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -51,8 +58,13 @@ pub(super) struct Record {
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are present, and a box each would cost more")]
 enum Copy {
-    Present { cas: Cas, record: Record },
+    Present {
+        cas: Cas,
+        record: Record,
+    },
     Missing,
+    /// Missing, and there is a blank in its place.
+    Blank(Cas),
     Unread(Error),
 }
 
@@ -105,6 +117,7 @@ impl Copy {
     fn new(cell: &Cell, now: Result<Option<Item>>) -> Result<Copy> {
         match now {
             Ok(None) => Ok(Copy::Missing),
+            Ok(Some(item)) if item.value == BLANK => Ok(Copy::Blank(token(cell, &item)?)),
             Ok(Some(item)) => {
                 let record = Record::decode(&item.value).ok_or_else(|| no_slot(cell, &item.value))?;
                 Ok(Copy::Present { cas: token(cell, &item)?, record })
@@ -121,7 +134,7 @@ impl Copy {
     }
 
     fn is_missing(&self) -> bool {
-        matches!(self, Copy::Missing)
+        matches!(self, Copy::Missing | Copy::Blank(_))
     }
 }
 
@@ -129,6 +142,11 @@ impl Hold {
     /// True if a copy is missing and the next write will make it again.
     pub(super) fn is_thin(&self) -> bool {
         self.copies.iter().any(Copy::is_missing)
+    }
+
+    /// True if a copy is missing, and no blank is in its place.
+    fn lacks_blanks(&self) -> bool {
+        self.copies.iter().any(|copy| matches!(copy, Copy::Missing))
     }
 
     fn records(&self) -> impl Iterator<Item = &Record> {
@@ -166,7 +184,8 @@ fn judge(copies: Vec<Copy>) -> Result<Option<View>> {
 
 /// The slot that holds of what its copies hold, as one that has none; `None` where too many are gone, or one is no copy.
 pub(crate) fn portable_slot(copies: &[Option<Bytes>]) -> Option<Bytes> {
-    let records = copies.iter().flatten().map(|bytes| Record::decode(bytes)).collect::<Option<Vec<_>>>()?;
+    let there = copies.iter().flatten().filter(|&bytes| *bytes != BLANK);
+    let records = there.map(|bytes| Record::decode(bytes)).collect::<Option<Vec<_>>>()?;
     if records.len() < read_quorum(copies.len()) {
         return None;
     }
@@ -177,6 +196,8 @@ pub(crate) fn portable_slot(copies: &[Option<Bytes>]) -> Option<Bytes> {
 enum Ask {
     Read,
     Put(PutMode, Bytes),
+    /// Puts a blank where there is nothing.
+    Blank,
 }
 
 /// What one copy answered.
@@ -194,15 +215,23 @@ struct Work<'a> {
     done: Option<Written>,
 }
 
-/// Writes slots, each if it is still as its view says. **Round trips: 1** for slots that are claimed, else 2.
+/// Writes slots, each if it is still as its view says. **Round trips: 1** for slots that are claimed, else 2; 1 more where a copy is missing that has no blank.
 pub(super) async fn write(registers: &Registers, ctx: Ctx, jobs: Vec<Job>) -> Vec<Written> {
     let work = |job: Job| match (registers.places.get(usize::from(job.index)), job.view.hold) {
         (Some(cells), register::Hold::Many(hold)) => Some(Work { cells, hold, next: job.next, done: None }),
         _ => None,
     };
     let mut works: Vec<Work> = jobs.into_iter().filter_map(work).collect();
+    let lacking: Vec<&mut Work> = works.iter_mut().filter(|work| work.hold.lacks_blanks()).collect();
+    if !lacking.is_empty() {
+        let asks = lacking.iter().map(|work| (work.cells, work.blank_asks())).collect();
+        let (answers, _) = round(registers, ctx, asks, false).await;
+        for (work, answers) in lacking.into_iter().zip(answers) {
+            work.blanked(answers);
+        }
+    }
     let mut claims: Vec<(&mut Work, Ballot)> = Vec::new();
-    for work in works.iter_mut().filter(|work| work.hold.claimed.is_none()) {
+    for work in works.iter_mut().filter(|work| work.done.is_none() && work.hold.claimed.is_none()) {
         let ballot = work.next_ballot();
         claims.push((work, ballot));
     }
@@ -240,17 +269,36 @@ impl Work<'_> {
         Ballot { epoch: epoch.saturating_add(1), draw: random_id() }
     }
 
+    fn blank_asks(&self) -> Vec<Ask> {
+        let ask = |copy: &Copy| if matches!(copy, Copy::Missing) { Ask::Blank } else { Ask::Read };
+        self.hold.copies.iter().map(ask).collect()
+    }
+
+    /// Keeps the blanks that are there now. A copy that others have made meanwhile may hold what this write knows nothing of: it is no part of it.
+    fn blanked(&mut self, answers: Result<Vec<Answer>>) {
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => return self.fail(error.effect(Effect::NotApplied)),
+        };
+        for (copy, answer) in self.hold.copies.iter_mut().zip(answers).filter(|(copy, _)| copy.is_missing()) {
+            *copy = match answer.now {
+                Copy::Present { .. } => Copy::Unread(beaten()),
+                now => now,
+            };
+        }
+    }
+
     fn claim_asks(&self, ballot: Ballot) -> Vec<Ask> {
         let ask = |copy: &Copy| match copy {
             Copy::Present { cas, record } => {
                 Ask::Put(PutMode::Cas(*cas), Record { promised: ballot, ..record.clone() }.encode())
             }
-            Copy::Missing | Copy::Unread(_) => Ask::Read,
+            Copy::Missing | Copy::Blank(_) | Copy::Unread(_) => Ask::Read,
         };
         self.hold.copies.iter().map(ask).collect()
     }
 
-    /// Keeps of the copies those that promised, and those that were missing before and still are.
+    /// Keeps of the copies those that promised, and the blanks that are still there, as they were read before.
     fn claimed(&mut self, ballot: Ballot, answers: Result<Vec<Answer>>) {
         let answers = match answers {
             Ok(answers) => answers,
@@ -258,7 +306,6 @@ impl Work<'_> {
         };
         let mut promised = 0;
         let mut fault = None;
-        let beaten = || Error::new(ErrorKind::Conflict, "another writer claimed this copy");
         for (copy, answer) in self.hold.copies.iter_mut().zip(answers) {
             let is_ours = answer.now.record().is_some_and(|record| record.promised == ballot);
             if let Copy::Unread(error) = &answer.now {
@@ -269,15 +316,15 @@ impl Work<'_> {
                     promised += 1;
                     now
                 }
-                (Copy::Missing, Copy::Missing) => Copy::Missing,
+                (Copy::Blank(cas), Copy::Blank(_)) => Copy::Blank(*cas),
                 // It is read again with the write, and joins from the next one on.
                 (_, Copy::Unread(error)) => Copy::Unread(error),
                 _ => Copy::Unread(beaten()),
             };
         }
         let count = self.hold.copies.len();
-        let missing = self.hold.copies.iter().filter(|copy| copy.is_missing()).count();
-        if promised < read_quorum(count) || promised + missing < write_quorum(count) {
+        let blank = self.hold.copies.iter().filter(|copy| copy.is_missing()).count();
+        if promised < read_quorum(count) || promised + blank < write_quorum(count) {
             let landed = fault.map_or(Ok(false), |error| Err(error.effect(Effect::NotApplied)));
             self.done = Some(Written { landed, now: Err(beaten()) });
             return;
@@ -289,8 +336,8 @@ impl Work<'_> {
         let bytes = Record { promised: ballot, accepted: ballot, slot: self.next.clone() }.encode();
         let ask = |copy: &Copy| match copy {
             Copy::Present { cas, record } if record.promised <= ballot => Ask::Put(PutMode::Cas(*cas), bytes.clone()),
-            Copy::Missing => Ask::Put(PutMode::Add, bytes.clone()),
-            Copy::Present { .. } | Copy::Unread(_) => Ask::Read,
+            Copy::Blank(cas) => Ask::Put(PutMode::Cas(*cas), bytes.clone()),
+            Copy::Present { .. } | Copy::Missing | Copy::Unread(_) => Ask::Read,
         };
         self.hold.copies.iter().map(ask).collect()
     }
@@ -343,6 +390,10 @@ impl Work<'_> {
     }
 }
 
+fn beaten() -> Error {
+    Error::new(ErrorKind::Conflict, "another writer claimed this copy")
+}
+
 /// Asks the copies of several slots at once; with `must_look` also whether this is still the counter of its name, which
 /// fails the second result if it is not. **Round trips: 1.**
 async fn round(
@@ -352,11 +403,16 @@ async fn round(
     must_look: bool,
 ) -> (Vec<Result<Vec<Answer>>>, Result<()>) {
     let mut batch = Batch::new();
+    let blank_life = match registers.store.profile().ttl {
+        TtlSupport::None => Ttl::Never,
+        _ => Ttl::After(BLANK_LIFE),
+    };
     for (cells, asks) in &asks {
         for (cell, ask) in cells.iter().zip(asks) {
             match ask {
                 Ask::Read => batch.push(cell.read_op()),
                 Ask::Put(mode, bytes) => batch.extend(cell.put_ops(*mode, bytes.clone(), Ttl::Never)),
+                Ask::Blank => batch.extend(cell.put_ops(PutMode::Add, BLANK, blank_life)),
             }
         }
     }
@@ -369,12 +425,14 @@ async fn round(
     };
     let mut replies = replies.into_iter();
     let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
-    let mut answer = |cell: &Cell, ask: Ask| match ask {
-        Ask::Read => Ok(Answer { landed: None, now: Copy::new(cell, next().map(Reply::into_item))? }),
-        Ask::Put(_, bytes) => {
-            let wrote = Wrote::new(&bytes, next(), next());
-            Ok(Answer { landed: Some(wrote.landed), now: Copy::new(cell, wrote.now)? })
-        }
+    let mut answer = |cell: &Cell, ask: Ask| {
+        let bytes = match ask {
+            Ask::Read => return Ok(Answer { landed: None, now: Copy::new(cell, next().map(Reply::into_item))? }),
+            Ask::Put(_, bytes) => bytes,
+            Ask::Blank => BLANK,
+        };
+        let wrote = Wrote::new(&bytes, next(), next());
+        Ok(Answer { landed: Some(wrote.landed), now: Copy::new(cell, wrote.now)? })
     };
     let mut all = Vec::with_capacity(asks.len());
     for (cells, asks) in asks {
@@ -409,6 +467,7 @@ mod tests {
         for end in 0..golden.len() {
             assert_eq!(Record::decode(&golden[..end]), None);
         }
+        assert_eq!((&BLANK[..], BLANK_LIFE.as_secs()), (&b"\0"[..], 60));
     }
 
     #[test]
@@ -435,7 +494,9 @@ mod tests {
         assert_eq!(best(&[copy(2, &old), copy(2, &new), copy(1, &overruled)]), Some(new.clone()));
         assert_eq!(best(&[None, copy(2, &new), copy(2, &old)]), Some(new.clone()));
         assert_eq!(best(&[None, copy(2, &new)]), Some(new.clone()));
+        assert_eq!(best(&[Some(BLANK), copy(2, &new), copy(2, &old)]), Some(new.clone()));
         assert_eq!(best(&[None, None, copy(2, &new)]), None);
+        assert_eq!(best(&[Some(BLANK), Some(BLANK), copy(2, &new)]), None);
         assert_eq!(best(&[copy(2, &new), copy(2, &old), Some(new.encode())]), None, "one is no copy");
     }
 
@@ -476,6 +537,9 @@ mod tests {
         assert_eq!(said(vec![unread(), new(), old()]), Some((slot(2), false)));
         assert_eq!(said(vec![Copy::Missing, new(), new()]), Some((slot(2), true)));
         assert_eq!(said(vec![Copy::Missing, new(), Copy::Missing]), None, "too many are gone");
+        let blank = || Copy::Blank(Cas { token: 1, session: 1 });
+        assert_eq!(said(vec![blank(), new(), new()]), Some((slot(2), true)));
+        assert_eq!(said(vec![blank(), new(), Copy::Missing]), None, "a blank is none");
         let error = judge(vec![unread(), new(), unread()]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "what kept them from being read");
     }
@@ -515,6 +579,8 @@ mod tests {
         assert_eq!(claim(written([took(), took(), (None, present(2, 1, slot(1)))])), Some(ballot(5)));
         assert_eq!(claim(written([took(), took(), (None, present(6, 1, slot(1)))])), None, "a later claim");
         assert_eq!(claim(written([took(), took(), (None, Copy::Missing)])), None, "it is made again under the next");
+        let blank = Copy::Blank(Cas { token: 1, session: 1 });
+        assert_eq!(claim(written([took(), took(), (None, blank)])), None, "so is a blank");
     }
 
     #[test]

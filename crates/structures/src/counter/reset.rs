@@ -11,7 +11,7 @@ use std::time::Duration;
 use larder_core::{Ctx, Effect, Error, ErrorKind, Result, ambient};
 
 use super::GRACE;
-use super::exact::sum;
+use super::exact::{Slots, sum};
 use super::layout::{Fate, Mark, Slot};
 use super::register::{Job, View};
 use super::writer::{Seat, Tries, Writer};
@@ -90,7 +90,7 @@ impl Writer {
         let mut sent = Vec::new();
         let mut stuck = None;
         for taking in open(all) {
-            match taking.begin(mark) {
+            match taking.begin(&self.slots, mark) {
                 Ok(Some((view, next, purpose))) => {
                     jobs.push(Job { index: taking.index, view, next });
                     sent.push((purpose, taking));
@@ -125,7 +125,7 @@ impl Writer {
 
 impl Taking {
     /// What is to be written, if anything is.
-    fn begin(&mut self, mark: Mark) -> Result<Option<(View, Slot, Purpose)>> {
+    fn begin(&mut self, slots: &Slots, mark: Mark) -> Result<Option<(View, Slot, Purpose)>> {
         let Some(view) = self.view.take() else { return Ok(None) };
         if !view.settled {
             let next = view.slot.clone();
@@ -142,6 +142,7 @@ impl Taking {
                     let detail = format!("whether slot {} was reset cannot be told any more: {base_sum}", self.index);
                     return Err(Error::new(ErrorKind::Conflict, detail).effect(Effect::Unknown));
                 }
+                Fate::Open if view.slot.sum != base_sum => return Err(slots.differs(self.index, base_sum, &view)),
                 Fate::Open => {}
             }
         }

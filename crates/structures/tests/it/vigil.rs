@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{ClockRef, Ctx, ErrorKind, ManualClock, Op, Reply, Route, StoreExt, StoreRef, Want};
+use larder_core::{ClockRef, Ctx, ErrorKind, ManualClock, Op, PutMode, Reply, Route, StoreExt, StoreRef, Ttl, Want};
 use larder_structures::{Counter, Name, Set};
 
 use crate::counter::fleet::{Fleet, Node};
@@ -233,4 +233,86 @@ async fn of_copies_that_are_put_back_after_the_data_went_only_the_one_that_decid
         Err(error) => error,
     };
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+}
+
+/// A copy that does not decide, of another life: it is replaced as if there were none.
+#[tokio::test]
+async fn a_copy_that_another_life_left_is_replaced_by_the_first_use_after_a_minute() {
+    let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
+    let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+    let key = Name::new("n").unwrap().manifest_key().unwrap();
+    let at = |rank| Route { with: None, rank };
+    let read = async |rank| {
+        let get = Op::get(key.clone(), Want::VALUE).routed(at(rank));
+        store.run_one(Ctx::default(), get).await.unwrap().into_item().unwrap().value
+    };
+    for is_evicted in [false, true] {
+        let (clock, shared) = manual();
+        let counter = Counter::options().copies(3).clock(shared).open_or_create(&store, "n").await.unwrap();
+        let ours = read(0).await;
+        let mut other = ours.to_vec();
+        // The first byte of the generation.
+        other[8] ^= 1;
+        for (rank, value) in [(1, other), (2, b"another program's".to_vec())] {
+            let put = Op::put(key.clone(), PutMode::Set, value, Ttl::Never).routed(at(rank));
+            store.run_one(Ctx::default(), put).await.unwrap();
+        }
+        if is_evicted {
+            // It is put back first, and the copy is replaced by the next look.
+            store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(0))).await.unwrap();
+            clock.advance(MINUTE);
+            assert_eq!(counter.get().await.unwrap(), 0);
+            settle().await;
+            settle().await;
+            assert_ne!(read(1).await, ours);
+        }
+        clock.advance(MINUTE);
+        assert_eq!(counter.get().await.unwrap(), 0);
+        settle().await;
+        settle().await;
+        assert_eq!([read(0).await, read(1).await], [ours.clone(), ours]);
+        assert_eq!(read(2).await, "another program's");
+        store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(2))).await.unwrap();
+    }
+}
+
+/// What stands there by then is another life's: it is not what was put back.
+#[tokio::test]
+async fn of_copies_that_are_taken_back_one_that_another_life_wrote_since_stays() {
+    let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
+    let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+    let (clock, shared) = manual();
+    let hooked = Hooked::new(&store);
+    let options = Counter::options().copies(3).slots(1).clock(shared);
+    let counter = options.open_or_create(&hooked.shared(), "n").await.unwrap();
+    let key = Name::new("n").unwrap().manifest_key().unwrap();
+    let slot = data_key(&store, "n", 's', 0).await;
+    let at = |rank| Route { with: None, rank };
+    for rank in 1..3 {
+        store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(rank))).await.unwrap();
+    }
+    clock.advance(MINUTE);
+    let others = Op::put(key.clone(), PutMode::Set, "another life's", Ttl::Never).routed(at(1));
+    // The read with the look in it, the look at the data, what puts the copies back, the second look, and what takes them back.
+    hooked.at(3, move |store, batch| async move {
+        let replies = store.run(Ctx::default(), batch).await;
+        for rank in 0..3 {
+            store.run_one(Ctx::default(), Op::delete(slot.clone()).routed(at(rank))).await.unwrap();
+        }
+        replies
+    });
+    hooked.at(5, move |store, batch| async move {
+        assert_eq!(batch.len(), 2);
+        store.run_one(Ctx::default(), others).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(counter.get().await.unwrap(), 0);
+    for _ in 0..3 {
+        settle().await;
+    }
+    for (rank, is_there) in [(1, true), (2, false)] {
+        let get = Op::get(key.clone(), Want::empty()).routed(at(rank));
+        let found = store.run_one(Ctx::default(), get).await.unwrap();
+        assert_eq!(matches!(found, Reply::Item(_)), is_there, "rank {rank}");
+    }
 }

@@ -338,6 +338,29 @@ async fn rebuilds_that_fail_one_after_the_other_far_away_do_not_make_the_stale_v
     }
 }
 
+/// Where the store tells no remaining life, a lease begins a life anew of what is left of the stale value by its taker's clock.
+#[tokio::test]
+async fn where_wall_clocks_judge_a_lease_of_one_that_is_behind_makes_the_stale_window_as_much_longer() {
+    let (clock, inner) = clocked();
+    let store = Reprofiled::speaking(&inner, Dialect::Silent);
+    let late = Arc::new(ManualClock::at(secs(1_000_000 - 4)));
+    let pass = |by| {
+        clock.advance(secs(by));
+        late.advance(secs(by));
+    };
+    let options = || options().ttl(secs(1)).stale(secs(10));
+    let right = options().clock(clock.clone()).open_or_create(&store, "c").await.unwrap();
+    let behind = options().clock(late.clone()).open(&store, "c").await.unwrap();
+    cached(&right, "k", "v").await;
+    pass(8);
+    leased(&behind, "k").await.give_up().await;
+    pass(6);
+    assert!(is_stale(&behind.get("k").await.unwrap().unwrap(), "v"), "3 s past its window");
+    assert!(right.get("k").await.unwrap().is_none());
+    pass(1);
+    assert!(behind.get("k").await.unwrap().is_none(), "the server's clock ended it");
+}
+
 #[tokio::test]
 async fn a_rebuild_that_is_dropped_or_panics_gives_the_lease_up() {
     let store: StoreRef = Arc::new(MemoryStore::new());

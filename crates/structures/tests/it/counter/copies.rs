@@ -1,10 +1,10 @@
 //! The counter on several servers: what is lost, what is not, and what it costs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, ErrorKind, ManualClock, Replies, StoreRef};
-use larder_core::{Key, Op, PutMode, Reply, Route, StoreExt, Ttl, Want};
+use larder_core::{Key, Op, PutMode, Reply, Route, StoreExt, Ttl, Verb, Want};
 use larder_layers::Counting;
 use larder_structures::{Counter, Name, registry};
 use larder_testkit::faulty::{Fault, Faulty};
@@ -12,7 +12,7 @@ use larder_testkit::faulty::{Fault, Faulty};
 use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::Meter;
 use crate::counter::support::slot_key;
-use crate::support::hooked::Hooked;
+use crate::support::hooked::{Hooked, fail};
 
 fn nodes(count: usize) -> Vec<Arc<Node>> {
     (0..count).map(|_| Node::new()).collect()
@@ -53,7 +53,7 @@ async fn round_trips_are_as_documented() {
     counter.add(1).await.unwrap();
     assert_eq!(meter.round_trips(), 1, "the add that meets an empty server");
     counter.add(1).await.unwrap();
-    assert_eq!(meter.round_trips(), 5, "the add that mends");
+    assert_eq!(meter.round_trips(), 7, "the add that mends");
     counter.add(1).await.unwrap();
     assert_eq!(meter.round_trips(), 1, "the add after it");
     let fresh = Counter::open(&store, "n").await.unwrap();
@@ -504,4 +504,90 @@ async fn an_add_whose_copy_cannot_be_read_back_is_told_as_unknown() {
     assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::LayoutMismatch, true), "{error}");
     store.run_one(Ctx::default(), at_last(Op::delete(strange))).await.unwrap();
     assert_eq!(Counter::open(&store, "n").await.unwrap().get().await.unwrap(), 1, "it did count");
+}
+
+/// The slot's copy of rank 1 is gone.
+async fn lose_second(store: &StoreRef) {
+    let delete = Op::delete(slot(store).await).routed(Route { with: None, rank: 1 });
+    assert_eq!(store.run_one(Ctx::default(), delete).await.unwrap(), Reply::Deleted);
+}
+
+/// What makes a missing copy again is held back until that copy was made again and lost once more: it brings no older state back.
+#[tokio::test]
+async fn what_makes_a_copy_again_and_comes_late_brings_no_older_sum_back() {
+    for is_lost in [false, true] {
+        let nodes = nodes(2);
+        let store = fleet(&nodes);
+        Counter::options().copies(2).slots(1).open_or_create(&store, "n").await.unwrap();
+        let order = places(&store, &nodes, &slot(&store).await).await;
+        let hooked = Hooked::new(&store);
+        let counter = Counter::open(&hooked.shared(), "n").await.unwrap();
+        lose_second(&store).await;
+        let late = Arc::new(Mutex::new(Batch::new()));
+        for nth in 1..=4 {
+            let late = late.clone();
+            hooked.at(nth, move |store, batch| async move {
+                let mut replies = Replies::new();
+                for op in batch {
+                    let one = Batch::from_iter([op.clone()]);
+                    if matches!(op.verb, Verb::Put { mode: PutMode::Add, .. }) {
+                        replies.extend(fail(&one, Effect::Unknown));
+                        late.lock().unwrap().push(op);
+                    } else {
+                        replies.extend(store.run(Ctx::default(), one).await);
+                    }
+                }
+                replies
+            });
+        }
+        counter.add(11).await.unwrap();
+        counter.add(1).await.unwrap();
+        lose_second(&store).await;
+        let late = std::mem::take(&mut *late.lock().unwrap());
+        assert!(!late.is_empty());
+        assert!(store.run(Ctx::default(), late).await.iter().all(Result::is_ok));
+        match is_lost {
+            true => nodes[order[0]].restart_empty(),
+            false => nodes[order[0]].stop(),
+        }
+        let fresh = Counter::open(&store, "n").await.unwrap();
+        let expected = if is_lost { ErrorKind::Lost } else { ErrorKind::Unavailable };
+        assert_eq!(fresh.get().await.unwrap_err().kind(), expected);
+        if !is_lost {
+            nodes[order[0]].resume();
+            assert_eq!(fresh.get().await.unwrap(), 12);
+            fresh.add(1).await.unwrap();
+            assert_eq!(counter.get().await.unwrap(), 13);
+        }
+    }
+}
+
+/// A writer stands still at each of its steps, while another makes the missing copy again, is told that its add counts, and the copy is lost once more.
+#[tokio::test]
+async fn a_writer_that_stood_still_while_others_made_a_copy_again_brings_no_older_sum_back() {
+    // The blank, the claim, and the write.
+    for nth in 2..=4 {
+        let nodes = nodes(2);
+        let store = fleet(&nodes);
+        let other = Counter::options().copies(2).slots(1).open_or_create(&store, "n").await.unwrap();
+        let order = places(&store, &nodes, &slot(&store).await).await;
+        let hooked = Hooked::new(&store);
+        let counter = Counter::open(&hooked.shared(), "n").await.unwrap();
+        lose_second(&store).await;
+        let (stands, stood_still) = tokio::sync::oneshot::channel();
+        hooked.at(nth, move |store, batch| async move {
+            other.add(100).await.unwrap();
+            lose_second(&store).await;
+            _ = store.run(Ctx::default(), batch).await;
+            stands.send(()).unwrap();
+            std::future::pending().await
+        });
+        let adding = tokio::spawn(async move { counter.add(1).await });
+        stood_still.await.unwrap();
+        adding.abort();
+        let fresh = Counter::open(&store, "n").await.unwrap();
+        assert_eq!(fresh.get().await.unwrap(), 100, "batch {nth}");
+        nodes[order[0]].stop();
+        assert_eq!(fresh.get().await.unwrap_err().kind(), ErrorKind::Unavailable, "batch {nth}");
+    }
 }

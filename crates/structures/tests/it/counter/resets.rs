@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use larder_core::{Effect, Error, ErrorKind, Result, StoreRef};
+use larder_core::{Ctx, Effect, Error, ErrorKind, PutMode, Result, StoreExt, StoreRef, Ttl};
 use larder_structures::Counter;
 
-use crate::counter::support::{memory, process};
+use crate::counter::support::{memory, process, slot_key};
 use crate::support::hooked::Hooked;
 use crate::support::slow::Slow;
 
@@ -138,7 +138,7 @@ async fn what_was_taken_is_told_apart_from_what_may_have_been() {
     other.add(100).await.unwrap();
     counter.add(7).await.unwrap();
     hooked.at(2, |store, batch| async move {
-        let mut replies = store.run(larder_core::Ctx::default(), batch.clone()).await;
+        let mut replies = store.run(Ctx::default(), batch.clone()).await;
         // A write and a look each: those of the second are lost.
         let lost = crate::support::hooked::fail(&batch, Effect::Unknown);
         replies.truncate(2);
@@ -155,4 +155,30 @@ async fn what_was_taken_is_told_apart_from_what_may_have_been() {
         "{error}"
     );
     assert!(error.is_unknown() && rest(&memory).await == 0, "{error}");
+}
+
+/// The store goes back with the write of a reset, and others write the slot as often since: by its number of writes the write may land yet, by its sum it
+/// stands for another state.
+#[tokio::test]
+async fn a_reset_in_doubt_that_meets_another_sum_at_the_same_write_is_rolled_back() {
+    let memory = memory();
+    let hooked = Hooked::new(&memory);
+    let counter = made(&hooked.shared(), false).await;
+    let key = slot_key(&memory, "n", 0).await;
+    let old = memory.get(key.clone()).await.unwrap().unwrap().value;
+    counter.add(95).await.unwrap();
+    let other = process(&memory, "n").await;
+    // The look, and the write that is lost.
+    hooked.at(2, |store, batch| async move {
+        store.put(key, PutMode::Set, old, Ttl::Never).await.unwrap();
+        other.add(1).await.unwrap();
+        crate::support::hooked::fail(&batch, Effect::Unknown)
+    });
+    let error = counter.reset().await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::RolledBack, Effect::Unknown), "{error}");
+    assert!(
+        error.detail().contains("and perhaps 100 more, before: ") && error.detail().contains("sum of 6"),
+        "{error}"
+    );
+    assert_eq!(rest(&memory).await, 6, "nothing of what is there now was taken");
 }

@@ -10,11 +10,12 @@ use larder_dump::{DumpItem, DumpReader, DumpWriter, FileError, Head, Origin, Tot
 use crate::end::End;
 use crate::engine::{Engine, Entries, Moment};
 use crate::fault::Fault;
+use crate::journal::Newest;
 use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record, Shown};
 use crate::list::damaged;
 use crate::ops;
 use crate::options::Options;
-use crate::place::{Identity, Place};
+use crate::place::{Identity, Noted, Place};
 use crate::store::{DurableStore, random};
 use crate::witness::Witness;
 
@@ -186,7 +187,8 @@ impl Options {
         let restores = before.map_or(0, |before| before.saturating_add(1));
         let identity = Identity { store, incarnation: random()?, restores };
         place.begin(identity, true)?;
-        match self.fill(&place.engine(), identity, &mut reader, tell) {
+        let filled = self.fill(&place.engine(), identity, &mut reader, tell).and_then(|noted| place.note(&noted, true));
+        match filled {
             Ok(()) => {
                 place.finish(identity)?;
                 place.name_lock(identity);
@@ -199,16 +201,18 @@ impl Options {
         }
     }
 
-    /// Writes the items of a dump into a new engine.
+    /// Writes the items of a dump into a new engine: how far it is on disk then.
     fn fill<R: Read>(
         &self,
         folder: &Path,
         identity: Identity,
         reader: &mut DumpReader<R>,
         tell: &mut dyn FnMut(Totals),
-    ) -> Result<()> {
+    ) -> Result<Noted> {
         let plain = |fault: Fault| fault.error("");
         let engine = Engine::open(folder, true, self.cache_bytes).map_err(plain)?;
+        let mut journal = Newest::find(folder.to_owned()).map_err(plain)?;
+        engine.follow(&journal.path()).map_err(plain)?;
         let time_ms = u64::try_from(self.clock.wall().as_millis()).unwrap_or(0);
         let mut commit = Commit { store: identity.incarnation, time_ms, ..Commit::default() };
         let mut entries = engine.entries();
@@ -219,12 +223,19 @@ impl Options {
                 if entries.bytes >= BATCH_BYTES {
                     let full = std::mem::replace(&mut entries, engine.entries());
                     commit = engine.commit(full, next(commit), false).map_err(plain)?;
+                    while journal.has_next() {
+                        journal.advance();
+                        engine.follow(&journal.path()).map_err(plain)?;
+                    }
                 }
             }
             tell(reader.totals());
         }
-        engine.commit(entries, next(commit), true).map_err(plain)?;
-        Ok(())
+        commit = engine.commit(entries, next(commit), true).map_err(plain)?;
+        // Behind all of it stands that it is on disk: what is damaged then is no write that a crash cut short.
+        let says_so = Commit { synced: commit.sequence, ..next(commit) };
+        let sequence = engine.commit(engine.entries(), says_so, true).map_err(plain)?.sequence;
+        Ok(Noted { identity, sequence, journal: journal.number() })
     }
 
     fn add(&self, entries: &mut Entries, item: DumpItem, cas: u64) -> Result<()> {

@@ -77,6 +77,76 @@ async fn the_largest_item_that_a_store_takes_is_restored() {
     assert!(error.to_string().contains("a value has 1249 bytes; the limit beside this key is 1248"), "{error}");
 }
 
+/// What a restore has told to be on disk is never taken for a write that a crash cut short.
+#[tokio::test]
+async fn damage_behind_a_restore_is_told_and_nothing_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    // Three batches, and one.
+    for (megabytes, reads_first) in [(20, false), (20, true), (1, false), (1, true)] {
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(format!("{name}{megabytes}{reads_first}")));
+        let store = open(&from);
+        for n in 0..megabytes {
+            set(&store, &format!("k{n}"), vec![7; 1 << 20]).await.unwrap();
+        }
+        restore(&to, &backup(&store)).unwrap();
+        if reads_first {
+            assert_eq!(get(&open(&to), "k0").await.unwrap().len(), 1 << 20);
+        }
+        let path = to.join("engine").join("0.jnl");
+        let (whole, ends) = (std::fs::read(&path).unwrap(), common::ends(&common::without_zeros(&path)));
+        let end = *ends.last().unwrap();
+        let flipped = |at: usize| {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            bytes
+        };
+        let damages = [
+            flipped(end / 2),
+            flipped(end - 50),
+            whole[..end / 2].to_vec(),
+            whole[..end - 1].to_vec(),
+            whole[..ends[ends.len() - 2]].to_vec(),
+            Vec::new(),
+        ];
+        for (nth, damaged) in damages.into_iter().enumerate() {
+            std::fs::write(&path, &damaged).unwrap();
+            let error = Options::new(&to).open().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{nth}, {megabytes} MB: {error}");
+            assert!(std::fs::read(&path).unwrap() == damaged, "{nth}, {megabytes} MB: it was changed");
+        }
+        std::fs::write(&path, &whole).unwrap();
+        let restored = open(&to);
+        assert_eq!(restored.torn_bytes(), 0);
+        for n in 0..megabytes {
+            assert_eq!(get(&restored, &format!("k{n}")).await.unwrap().len(), 1 << 20);
+        }
+    }
+}
+
+/// Also where one before it was killed behind its note.
+#[tokio::test]
+async fn a_restore_that_fails_leaves_no_note_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let store = open(&from);
+    set(&store, "k", "v").await.unwrap();
+    let dump = backup(&store);
+    restore(&to, &dump).unwrap();
+    assert!(to.join("state").exists());
+    is_restoring(&to);
+    std::fs::write(to.join("lock"), "1\n").unwrap();
+    assert_eq!(restore(&to, &dump[..dump.len() - 1]).unwrap_err().kind(), ErrorKind::Corrupt);
+    drop(open(&to));
+}
+
+/// As a restore leaves it that is killed at its end.
+fn is_restoring(folder: &Path) {
+    let path = folder.join("larder");
+    let text = std::fs::read_to_string(&path).unwrap().replace("ready yes\n", "ready restoring\n");
+    let body = &text[..text.rfind("check").unwrap()];
+    std::fs::write(&path, format!("{body}check {:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()))).unwrap();
+}
+
 #[tokio::test]
 async fn a_backup_is_of_one_moment_while_others_write() {
     let folder = tempfile::tempdir().unwrap();
@@ -156,10 +226,7 @@ async fn a_restore_that_was_killed_is_no_store_until_it_is_restored_again() {
     let dump = backup(&store);
     let to = folder.path().join("to");
     restore(&to, &dump).unwrap();
-    let path = to.join("larder");
-    let text = std::fs::read_to_string(&path).unwrap().replace("ready yes\n", "ready restoring\n");
-    let body = &text[..text.rfind("check").unwrap()];
-    std::fs::write(&path, format!("{body}check {:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()))).unwrap();
+    is_restoring(&to);
     let error = Options::new(&to).open().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("did not come to its end; restore again"), "{error}");

@@ -81,7 +81,8 @@ impl DurableStore {
         let writer = DumpWriter::new(Vec::new(), &Head { origin, ..Head::now(shared.name.as_str()) })?;
         let totals = writer.totals();
         let shown = Shown { now_ms: shared.time.now_ms(), generation: shared.generation_of(&moment).map_err(named)? };
-        Ok(BackupParts { moment, shown, from: vec![ITEM], writer: Some(writer), totals })
+        let wall_ms = shared.time.wall_ms();
+        Ok(BackupParts { moment, shown, wall_ms, from: vec![ITEM], writer: Some(writer), totals })
     }
 }
 
@@ -89,6 +90,8 @@ impl DurableStore {
 pub struct BackupParts {
     moment: Moment,
     shown: Shown,
+    /// What the wall clock said at that moment: the store's time may be another.
+    wall_ms: u64,
     /// Where to go on.
     from: Vec<u8>,
     /// `None` once the dump has its end.
@@ -106,7 +109,7 @@ impl BackupParts {
         let name = &store.shared().name;
         let (mut failed, mut last, mut looked_at) = (None, None, 0);
         let mut add = |engine_key: &[u8], bytes: Bytes| {
-            let added = dumped(&engine_key[1..], &bytes, self.shown).map_err(|fault| fault.error(name));
+            let added = dumped(&engine_key[1..], &bytes, self.shown, self.wall_ms).map_err(|fault| fault.error(name));
             failed = added.and_then(|item| item.map_or(Ok(()), |item| writer.push(&item))).err();
             looked_at += 1;
             let goes_on = failed.is_none() && writer.get_mut().is_empty() && looked_at < LOOKED_AT_MAX;
@@ -138,15 +141,16 @@ impl std::fmt::Debug for BackupParts {
     }
 }
 
-/// An item as a dump has it; `None` if it is not shown.
-fn dumped(key: &[u8], bytes: &Bytes, shown: Shown) -> Result<Option<DumpItem>, Fault> {
+/// An item as a dump has it, with the end of its life by the wall clock; `None` if it is not shown.
+fn dumped(key: &[u8], bytes: &Bytes, shown: Shown, wall_ms: u64) -> Result<Option<DumpItem>, Fault> {
     let record = Record::decode(key, bytes).map_err(|bad| damaged(key, bad))?;
     if !shown.has(&record) {
         return Ok(None);
     }
     let bad_key = |_| damaged(key, layout::Bad("its key has no valid length"));
     let key = Key::new(key.to_vec()).map_err(bad_key)?;
-    Ok(Some(DumpItem { key, flags: record.flags, expiry_ms: record.end.map(End::ms), value: record.value }))
+    let expiry_ms = record.end.map(|end| wall_ms.saturating_add(end.ms().saturating_sub(shown.now_ms)));
+    Ok(Some(DumpItem { key, flags: record.flags, expiry_ms, value: record.value }))
 }
 
 impl Options {

@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{count_of, get, incr, key, set};
@@ -147,10 +148,36 @@ fn is_restoring(folder: &Path) {
     std::fs::write(&path, format!("{body}check {:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()))).unwrap();
 }
 
+/// The store's time goes on from what the wall clock said when it was opened; a store that is made of the backup begins with the wall clock's.
+#[tokio::test]
+async fn lives_in_a_backup_end_by_the_wall_clock() {
+    let [year, hour, life] = [31_536_000, 3_600, 60].map(Duration::from_secs);
+    let right = Duration::from_secs(1_700_000_000);
+    for (name, wrong) in [("ahead", right + year), ("behind", right - 3 * hour)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        let clock = Arc::new(ManualClock::at(wrong));
+        let store = Options::new(&from).clock(clock.clone()).open().unwrap();
+        store.run_one(Ctx::default(), Op::put(key("k"), PutMode::Set, "v", Ttl::After(life))).await.unwrap();
+        clock.set_wall(right);
+        restore_at(&to, &backup(&store), &clock);
+        let restored = Options::new(&to).clock(clock.clone()).open().unwrap();
+        let ask = || restored.run_one(Ctx::default(), Op::get(key("k"), Want::TTL));
+        let item = ask().await.unwrap().into_item();
+        assert_eq!(item.map(|item| item.ttl), Some(Remaining::For(life)), "{name}");
+        clock.advance(life);
+        assert!(ask().await.unwrap().into_item().is_none(), "{name}");
+    }
+}
+
+fn restore_at(folder: &Path, dump: &[u8], clock: &Arc<ManualClock>) {
+    Options::new(folder).clock(clock.clone()).restore(dump, &mut |_| ()).unwrap();
+}
+
 #[tokio::test]
 async fn a_backup_is_of_one_moment_while_others_write() {
     let folder = tempfile::tempdir().unwrap();
-    let store = std::sync::Arc::new(open(&folder.path().join("from")));
+    let store = Arc::new(open(&folder.path().join("from")));
     for n in 0..200 {
         set(&store, &format!("pad{n}"), vec![0; 10_000]).await.unwrap();
     }
@@ -341,7 +368,7 @@ async fn a_witness_of_another_store_or_a_damaged_one_is_refused() {
 #[tokio::test]
 async fn a_part_of_a_backup_looks_at_some_thousand_items_though_it_shows_none() {
     let folder = tempfile::tempdir().unwrap();
-    let clock = std::sync::Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
     let store = Options::new(folder.path().join("from")).clock(clock.clone()).open().unwrap();
     for batch in 0..25 {
         let life = Ttl::After(Duration::from_secs(6_400));

@@ -80,7 +80,13 @@ impl Own {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        Ok(format!("memcached+unix://{}", self.socket.display()))
+        Ok(self.server())
+    }
+
+    /// The URL of its server. What has a meaning in one is written by its number.
+    fn server(&self) -> String {
+        let path = self.socket.display().to_string();
+        format!("memcached+unix://{}", path.replace('%', "%25").replace('@', "%40").replace('#', "%23"))
     }
 
     /// Ends the server, so that the files can be opened.
@@ -158,6 +164,13 @@ mod tests {
         for wrong in ["", "STAT pid 1\r\nEND\r\n", "STAT curr_connections x\r\nEND\r\n", &whole[..whole.len() - 5]] {
             assert_eq!(connections_in(wrong.as_bytes()), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn what_a_url_would_take_for_its_own_is_written_by_its_number() {
+        let own = |path: &str| Own { folder: path.into(), socket: Path::new(path).with_file_name("larder.socket") };
+        assert_eq!(own("/a/larder").server(), "memcached+unix:///a/larder.socket");
+        assert_eq!(own("/a@b#c%41d/larder").server(), "memcached+unix:///a%40b%23c%2541d/larder.socket");
     }
 
     #[test]

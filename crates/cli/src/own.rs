@@ -3,8 +3,9 @@
 //! Commands meet at a unix socket beside the store's folder. Whoever finds nobody there starts a server and waits for it; of several that are started at once, one gets the
 //! folder, and the others end. So many commands, and those that wait for something, work side by side, and share syncs.
 
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::fs::{DirBuilder, DirEntry, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::RawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -12,8 +13,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use command_fds::{CommandFdExt, FdMapping};
 use larder::Key;
 use larder::durable::Options;
+use rustix::fs::OFlags;
 
 use crate::exit::{Exit, Failure};
 use crate::session::HOW_TO_SET_ONE;
@@ -115,6 +118,7 @@ impl Own {
         command.env_remove("LARDER_STORE").current_dir("/");
         // It outlives this command, and what ends this command's group.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        hand_nothing_on(&mut command);
         Ok(command.spawn()?)
     }
 
@@ -129,6 +133,27 @@ impl Own {
         let hint = format!("it writes to {}; --direct opens the files instead", self.log().display());
         Failure::new(Exit::Unreachable, "unavailable", message).hint(hint)
     }
+}
+
+/// Has a command get nothing in the place of the files that whoever started this process handed on to it, such as a lock's: a server would hold them for as long as it is there. What this process opened goes to no other.
+fn hand_nothing_on(command: &mut Command) {
+    let nothing = |child_fd| Some(FdMapping { parent_fd: File::open("/dev/null").ok()?.into(), child_fd });
+    let mappings = handed_on().into_iter().filter_map(nothing).collect();
+    // It refuses descriptors that are named twice alone.
+    _ = command.fd_mappings(mappings);
+}
+
+/// The descriptors that a program gets which this process starts, but for the three that each has. None where the system does not list them.
+fn handed_on() -> Vec<RawFd> {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let number = |entry: io::Result<DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let is_handed_on = |fd: &RawFd| {
+        let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & OFlags::CLOEXEC.bits() == 0)
+    };
+    open.filter_map(number).filter(|fd| *fd > 2 && is_handed_on(fd)).collect()
 }
 
 /// How many connections a server has, by its whole answer to `stats`; of half an answer nothing is known.

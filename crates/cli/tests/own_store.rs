@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Done, finish, larder, on, until};
@@ -375,6 +375,26 @@ fn a_home_may_have_what_means_something_in_a_url() {
         run(&home, "check").exits(0);
         assert_eq!(run(&home, "counter get hits").exits(0), "2\n", "{name}");
     }
+}
+
+/// As of a line of a crontab that takes a lock, so that no two of it run at once.
+#[test]
+fn the_server_holds_nothing_of_whoever_started_the_command() {
+    let home = Home::new();
+    let lock = home.path().join("lock");
+    let flock = || {
+        let mut command = Command::new("flock");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let mut add = flock();
+    add.arg(&lock).arg(env!("CARGO_BIN_EXE_larder")).args(["counter", "add", "hits"]).env_remove("LARDER_STORE");
+    add.env("XDG_DATA_HOME", home.path()).env("LARDER_OWN_SERVER_IDLE_S", "20");
+    finish(&mut add).exits(0);
+    assert!(home.is_served());
+    finish(flock().arg("-n").arg(&lock).arg("true")).exits(0);
+    // So that nobody has to wait for its end.
+    run(&home, "counter get hits --direct").exits(0);
 }
 
 #[test]

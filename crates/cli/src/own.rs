@@ -94,18 +94,24 @@ impl Own {
 
     /// Ends the server, so that the files can be opened.
     pub(crate) fn end_server(&self) -> Result<(), Failure> {
-        let Ok(mut stream) = UnixStream::connect(&self.socket) else { return Ok(()) };
-        stream.set_read_timeout(Some(START_MAX))?;
-        stream.write_all(b"stats\r\n")?;
-        let Some(connections) = connections_in(BufReader::new(stream.try_clone()?)) else {
-            let message = "the server of this user's store does not say who uses it";
-            return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("try again"));
-        };
-        if connections > 1 {
-            let message = format!("{} other commands are using this user's store", connections - 1);
-            return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("wait until they have ended"));
+        let deadline = Instant::now() + START_MAX;
+        while let Ok(stream) = UnixStream::connect(&self.socket) {
+            match end(stream) {
+                Ok(Some(0 | 1)) => return Ok(()),
+                Ok(Some(connections)) => {
+                    let message = format!("{} other commands are using this user's store", connections - 1);
+                    let failure = Failure::new(Exit::Unreachable, "unavailable", message);
+                    return Err(failure.hint("wait until they have ended"));
+                }
+                // It is ending by itself, as a rule, and nobody is there the next time.
+                _ if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+                _ => {
+                    let message = "the server of this user's store does not say who uses it";
+                    return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("try again"));
+                }
+            }
         }
-        Ok(stream.write_all(b"shutdown\r\n")?)
+        Ok(())
     }
 
     fn start(&self) -> Result<Child, Failure> {
@@ -133,6 +139,17 @@ impl Own {
         let hint = format!("it writes to {}; --direct opens the files instead", self.log().display());
         Failure::new(Exit::Unreachable, "unavailable", message).hint(hint)
     }
+}
+
+/// Asks a server how many connections it has, and ends it where that is this one alone; `None` where it does not tell.
+fn end(mut stream: UnixStream) -> io::Result<Option<u64>> {
+    stream.set_read_timeout(Some(START_MAX))?;
+    stream.write_all(b"stats\r\n")?;
+    let connections = connections_in(BufReader::new(stream.try_clone()?));
+    if connections.is_some_and(|connections| connections <= 1) {
+        stream.write_all(b"shutdown\r\n")?;
+    }
+    Ok(connections)
 }
 
 /// Has a command get nothing in the place of the files that whoever started this process handed on to it, such as a lock's: a server would hold them for as long as it is there. What this process opened goes to no other.
@@ -178,7 +195,10 @@ pub(crate) fn is_file(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
     use std::path::Path;
+
+    use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
 
@@ -188,6 +208,33 @@ mod tests {
         assert_eq!(connections_in(whole.as_bytes()), Some(3));
         for wrong in ["", "STAT pid 1\r\nEND\r\n", "STAT curr_connections x\r\nEND\r\n", &whole[..whole.len() - 5]] {
             assert_eq!(connections_in(wrong.as_bytes()), None, "{wrong:?}");
+        }
+    }
+
+    /// Between the moment that a command is connected and its question, or its answer.
+    #[test]
+    fn a_server_that_ends_while_it_is_asked_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (folder, socket) = (folder.path().join("larder"), folder.path().join("larder.socket"));
+        let own = Own { folder, socket: socket.clone() };
+        for round in 0..60 {
+            _ = std::fs::remove_file(&socket);
+            let listener = UnixListener::bind(&socket).unwrap();
+            std::thread::scope(|scope| {
+                let ending = scope.spawn(|| own.end_server());
+                poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
+                match round % 3 {
+                    // It was never let in.
+                    0 => {}
+                    1 => drop(listener.accept().unwrap()),
+                    _ => {
+                        let mut question = String::new();
+                        BufReader::new(listener.accept().unwrap().0).read_line(&mut question).unwrap();
+                    }
+                }
+                drop(listener);
+                ending.join().unwrap().unwrap();
+            });
         }
     }
 

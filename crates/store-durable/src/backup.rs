@@ -218,7 +218,9 @@ impl Options {
         let mut journal = Newest::find(folder.to_owned()).map_err(plain)?;
         engine.follow(&journal.path()).map_err(plain)?;
         let time_ms = u64::try_from(self.clock.wall().as_millis()).unwrap_or(0);
-        let mut commit = Commit { store: identity.incarnation, time_ms, ..Commit::default() };
+        // A server gives tokens away as bare numbers: those of the store that was backed up are to fit none of these. Of 52 bits they are whole in a double, too.
+        let cas_limit = identity.incarnation >> 12;
+        let mut commit = Commit { store: identity.incarnation, time_ms, cas_limit, ..Commit::default() };
         let mut entries = engine.entries();
         while let Some(items) = reader.next_block()? {
             for item in items {

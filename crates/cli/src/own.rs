@@ -121,7 +121,8 @@ impl Own {
         command.args(["serve", "--store", &self.files(), "--enable-shutdown", "--threads", "2"]);
         command.args(["--max-item-size", &ITEM_BYTES_MAX.to_string()]);
         command.args(["-o", &format!("exit_when_idle={idle}")]).arg("--unix-socket").arg(&self.socket);
-        command.env_remove("LARDER_STORE").current_dir("/");
+        // Sockets that systemd opened for whoever started this are no business of it.
+        command.env_remove("LARDER_STORE").env_remove("LISTEN_FDS").current_dir("/");
         // It outlives this command, and what ends this command's group.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         hand_nothing_on(&mut command);

@@ -389,7 +389,7 @@ fn the_server_holds_nothing_of_whoever_started_the_command() {
     };
     let mut add = flock();
     add.arg(&lock).arg(env!("CARGO_BIN_EXE_larder")).args(["counter", "add", "hits"]).env_remove("LARDER_STORE");
-    add.env("XDG_DATA_HOME", home.path()).env("LARDER_OWN_SERVER_IDLE_S", "20");
+    add.env("XDG_DATA_HOME", home.path()).env("LARDER_OWN_SERVER_IDLE_S", "20").env("LISTEN_FDS", "1");
     finish(&mut add).exits(0);
     assert!(home.is_served());
     finish(flock().arg("-n").arg(&lock).arg("true")).exits(0);

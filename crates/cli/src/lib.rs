@@ -85,13 +85,16 @@ fn parse() -> Result<Cli, ExitCode> {
             return wrong_usage(&masked(&rendered.to_string(), &typed)).report(true);
         }
         let text = masked(&rendered.ansi().to_string(), &typed);
-        // It prints to a stream that may be closed; there is nobody left to tell.
         if error.use_stderr() {
+            // It prints to a stream that may be closed; there is nobody left to tell.
             _ = write!(anstream::stderr().lock(), "{text}");
             return ExitCode::from(Exit::Usage as u8);
         }
-        _ = write!(anstream::stdout().lock(), "{text}");
-        ExitCode::from(Exit::Ok as u8)
+        let mut out = anstream::stdout().lock();
+        match write!(out, "{text}").and_then(|()| out.flush()) {
+            Ok(()) => ExitCode::from(Exit::Ok as u8),
+            Err(error) => Failure::from(error).report(has("--json")),
+        }
     })
 }
 

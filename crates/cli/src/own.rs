@@ -3,8 +3,9 @@
 //! Commands meet at a unix socket beside the store's folder. Whoever finds nobody there starts a server and waits for it; of several that are started at once, one gets the
 //! folder, and the others end. So many commands, and those that wait for something, work side by side, and share syncs.
 
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::fs::{DirBuilder, DirEntry, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::RawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -12,8 +13,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use command_fds::{CommandFdExt, FdMapping};
 use larder::Key;
 use larder::durable::Options;
+use rustix::fs::OFlags;
 
 use crate::exit::{Exit, Failure};
 use crate::session::HOW_TO_SET_ONE;
@@ -80,23 +83,35 @@ impl Own {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        Ok(format!("memcached+unix://{}", self.socket.display()))
+        Ok(self.server())
+    }
+
+    /// The URL of its server. What has a meaning in one is written by its number.
+    fn server(&self) -> String {
+        let path = self.socket.display().to_string();
+        format!("memcached+unix://{}", path.replace('%', "%25").replace('@', "%40").replace('#', "%23"))
     }
 
     /// Ends the server, so that the files can be opened.
     pub(crate) fn end_server(&self) -> Result<(), Failure> {
-        let Ok(mut stream) = UnixStream::connect(&self.socket) else { return Ok(()) };
-        stream.set_read_timeout(Some(START_MAX))?;
-        stream.write_all(b"stats\r\n")?;
-        let Some(connections) = connections_in(BufReader::new(stream.try_clone()?)) else {
-            let message = "the server of this user's store does not say who uses it";
-            return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("try again"));
-        };
-        if connections > 1 {
-            let message = format!("{} other commands are using this user's store", connections - 1);
-            return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("wait until they have ended"));
+        let deadline = Instant::now() + START_MAX;
+        while let Ok(stream) = UnixStream::connect(&self.socket) {
+            match end(stream) {
+                Ok(Some(0 | 1)) => return Ok(()),
+                Ok(Some(connections)) => {
+                    let message = format!("{} other commands are using this user's store", connections - 1);
+                    let failure = Failure::new(Exit::Unreachable, "unavailable", message);
+                    return Err(failure.hint("wait until they have ended"));
+                }
+                // It is ending by itself, as a rule, and nobody is there the next time.
+                _ if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+                _ => {
+                    let message = "the server of this user's store does not say who uses it";
+                    return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("try again"));
+                }
+            }
         }
-        Ok(stream.write_all(b"shutdown\r\n")?)
+        Ok(())
     }
 
     fn start(&self) -> Result<Child, Failure> {
@@ -106,9 +121,11 @@ impl Own {
         command.args(["serve", "--store", &self.files(), "--enable-shutdown", "--threads", "2"]);
         command.args(["--max-item-size", &ITEM_BYTES_MAX.to_string()]);
         command.args(["-o", &format!("exit_when_idle={idle}")]).arg("--unix-socket").arg(&self.socket);
-        command.env_remove("LARDER_STORE").current_dir("/");
+        // Sockets that systemd opened for whoever started this are no business of it.
+        command.env_remove("LARDER_STORE").env_remove("LISTEN_FDS").current_dir("/");
         // It outlives this command, and what ends this command's group.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        hand_nothing_on(&mut command);
         Ok(command.spawn()?)
     }
 
@@ -123,6 +140,38 @@ impl Own {
         let hint = format!("it writes to {}; --direct opens the files instead", self.log().display());
         Failure::new(Exit::Unreachable, "unavailable", message).hint(hint)
     }
+}
+
+/// Asks a server how many connections it has, and ends it where that is this one alone; `None` where it does not tell.
+fn end(mut stream: UnixStream) -> io::Result<Option<u64>> {
+    stream.set_read_timeout(Some(START_MAX))?;
+    stream.write_all(b"stats\r\n")?;
+    let connections = connections_in(BufReader::new(stream.try_clone()?));
+    if connections.is_some_and(|connections| connections <= 1) {
+        stream.write_all(b"shutdown\r\n")?;
+    }
+    Ok(connections)
+}
+
+/// Has a command get nothing in the place of the files that whoever started this process handed on to it, such as a lock's: a server would hold them for as long as it is there. What this process opened goes to no other.
+fn hand_nothing_on(command: &mut Command) {
+    let nothing = |child_fd| Some(FdMapping { parent_fd: File::open("/dev/null").ok()?.into(), child_fd });
+    let mappings = handed_on().into_iter().filter_map(nothing).collect();
+    // It refuses descriptors that are named twice alone.
+    _ = command.fd_mappings(mappings);
+}
+
+/// The descriptors that a program gets which this process starts, but for the three that each has. None where the system does not list them.
+fn handed_on() -> Vec<RawFd> {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let number = |entry: io::Result<DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let is_handed_on = |fd: &RawFd| {
+        let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & OFlags::CLOEXEC.bits() == 0)
+    };
+    open.filter_map(number).filter(|fd| *fd > 2 && is_handed_on(fd)).collect()
 }
 
 /// How many connections a server has, by its whole answer to `stats`; of half an answer nothing is known.
@@ -147,7 +196,10 @@ pub(crate) fn is_file(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
     use std::path::Path;
+
+    use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
 
@@ -158,6 +210,40 @@ mod tests {
         for wrong in ["", "STAT pid 1\r\nEND\r\n", "STAT curr_connections x\r\nEND\r\n", &whole[..whole.len() - 5]] {
             assert_eq!(connections_in(wrong.as_bytes()), None, "{wrong:?}");
         }
+    }
+
+    /// Between the moment that a command is connected and its question, or its answer.
+    #[test]
+    fn a_server_that_ends_while_it_is_asked_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (folder, socket) = (folder.path().join("larder"), folder.path().join("larder.socket"));
+        let own = Own { folder, socket: socket.clone() };
+        for round in 0..60 {
+            _ = std::fs::remove_file(&socket);
+            let listener = UnixListener::bind(&socket).unwrap();
+            std::thread::scope(|scope| {
+                let ending = scope.spawn(|| own.end_server());
+                poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
+                match round % 3 {
+                    // It was never let in.
+                    0 => {}
+                    1 => drop(listener.accept().unwrap()),
+                    _ => {
+                        let mut question = String::new();
+                        BufReader::new(listener.accept().unwrap().0).read_line(&mut question).unwrap();
+                    }
+                }
+                drop(listener);
+                ending.join().unwrap().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn what_a_url_would_take_for_its_own_is_written_by_its_number() {
+        let own = |path: &str| Own { folder: path.into(), socket: Path::new(path).with_file_name("larder.socket") };
+        assert_eq!(own("/a/larder").server(), "memcached+unix:///a/larder.socket");
+        assert_eq!(own("/a@b#c%41d/larder").server(), "memcached+unix:///a%40b%23c%2541d/larder.socket");
     }
 
     #[test]

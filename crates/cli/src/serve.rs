@@ -1,6 +1,7 @@
 //! `larder serve` and `larder memcached`: the server.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -102,12 +103,10 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     let words: Vec<OsString> = words.collect();
     let mut args = ServerArgs::parse(words.clone())?;
     if args.help {
-        anstream::println!("{}", if as_memcached { MEMCACHED_HELP } else { SERVE_HELP });
-        return Ok(());
+        return print(if as_memcached { MEMCACHED_HELP } else { SERVE_HELP });
     }
     if args.version {
-        anstream::println!("memcached {}", larder_server::VERSION);
-        return Ok(());
+        return print(&format!("memcached {}", larder_server::VERSION));
     }
     log(args.config.limits.verbosity);
     for ignored in &args.ignored {
@@ -136,6 +135,11 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
         _ = std::fs::remove_file(path);
     }
     Ok(())
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    Ok(writeln!(out, "{text}").and_then(|()| out.flush())?)
 }
 
 /// How many threads serve connections: as many as were asked for, else memcached's number in its place, and else one a core that this process may use.

@@ -5,8 +5,8 @@ mod common;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Done, finish, larder, on, until};
@@ -15,16 +15,24 @@ use larder_testkit::servers::{Memcached, Version};
 
 /// A user's home. When it is dropped, the server of the user's store has ended.
 struct Home {
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
+    path: PathBuf,
 }
 
 impl Home {
     fn new() -> Home {
-        Home { folder: tempfile::tempdir().unwrap() }
+        Home::named("home")
+    }
+
+    fn named(name: &str) -> Home {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Home { _folder: folder, path }
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        &self.path
     }
 
     fn is_served(&self) -> bool {
@@ -352,6 +360,41 @@ fn files_can_be_opened_instead_and_end_the_server() {
     let somebody = UnixStream::connect(home.path().join("larder.socket")).unwrap();
     run(&home, "counter get hits --direct").fails(6, "1 other commands are using this user's store");
     drop(somebody);
+}
+
+#[test]
+fn a_home_may_have_what_means_something_in_a_url() {
+    for name in ["a@b", "a#b", "a%41b", "jdoe:pw@corp.example", "a b"] {
+        let home = Home::named(name);
+        run(&home, "counter add hits").exits(0);
+        assert!(home.is_served(), "{name}");
+        let dump = home.path().join("dump");
+        finish(at_home(&home, "backup").arg(&dump)).exits(0);
+        finish(at_home(&home, "export").arg(home.path().join("export"))).exits(0);
+        run(&home, "counter add hits --direct").exits(0);
+        run(&home, "check").exits(0);
+        assert_eq!(run(&home, "counter get hits").exits(0), "2\n", "{name}");
+    }
+}
+
+/// As of a line of a crontab that takes a lock, so that no two of it run at once.
+#[test]
+fn the_server_holds_nothing_of_whoever_started_the_command() {
+    let home = Home::new();
+    let lock = home.path().join("lock");
+    let flock = || {
+        let mut command = Command::new("flock");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let mut add = flock();
+    add.arg(&lock).arg(env!("CARGO_BIN_EXE_larder")).args(["counter", "add", "hits"]).env_remove("LARDER_STORE");
+    add.env("XDG_DATA_HOME", home.path()).env("LARDER_OWN_SERVER_IDLE_S", "20").env("LISTEN_FDS", "1");
+    finish(&mut add).exits(0);
+    assert!(home.is_served());
+    finish(flock().arg("-n").arg(&lock).arg("true")).exits(0);
+    // So that nobody has to wait for its end.
+    run(&home, "counter get hits --direct").exits(0);
 }
 
 #[test]

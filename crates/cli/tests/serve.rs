@@ -611,6 +611,29 @@ fn a_served_store_is_backed_up_as_of_one_moment_while_others_write() {
     }
 }
 
+/// A plain client has a token as a bare number, and keeps it.
+#[test]
+fn tokens_of_the_served_store_that_was_backed_up_are_good_for_nothing_in_the_restored_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let urls = ["from", "to"].map(|name| format!("file:{}", folder.path().join(name).display()));
+    let dump = folder.path().join("dump");
+    let served = Served::start(folder.path(), &["--store", &urls[0]]);
+    let tokens = ["v1", "v2"].map(|value| {
+        assert_eq!(served.ask(&format!("set k 0 0 2\r\n{value}\r\n")), "STORED");
+        served.ask("mg k c\r\n").strip_prefix("HD c").unwrap().to_owned()
+    });
+    finish(larder(["--store", &served.url(), "backup"]).arg(&dump)).exits(0);
+    drop(served);
+    finish(larder(["--store", &urls[1], "restore"]).arg(&dump)).exits(0);
+    let served = Served::start(folder.path(), &["--store", &urls[1]]);
+    for token in tokens {
+        assert_eq!(served.ask(&format!("cas k 0 0 2 {token}\r\nv3\r\n")), "EXISTS", "{token}");
+    }
+    // As large as they are, they are a client's own.
+    let token = served.ask("mg k c\r\n").strip_prefix("HD c").unwrap().to_owned();
+    assert_eq!(served.ask(&format!("cas k 0 0 2 {token}\r\nv3\r\n")), "STORED");
+}
+
 /// Reads numbers of a store in a folder, by a server of its own.
 fn numbers(url: &str, keys: [&str; 2]) -> [u64; 2] {
     let folder = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 
 use common::{finish, larder, on};
 use larder_testkit::servers::{Memcached, Version};
@@ -385,6 +386,26 @@ fn a_full_or_closed_standard_error_is_no_crash() {
     for words in [vec!["counter", "get", "n"], vec!["--json", "counter", "get", "n"], vec!["counter", "get"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         finish(larder(words).stderr(full)).exits(2);
+    }
+}
+
+/// What was asked for was not told.
+#[test]
+fn help_and_a_version_that_cannot_be_written_are_no_success_and_no_crash() {
+    let words = ["--help", "-h", "--version", "counter --help", "serve -h", "serve -V", "memcached -h", "memcached -V"];
+    let mut commands: Vec<_> = words.map(|line| larder(line.split_whitespace())).into();
+    for option in ["-h", "-V"] {
+        let mut command = larder([option]);
+        command.arg0("memcached");
+        commands.push(command);
+    }
+    for mut command in commands {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        finish(command.stdout(full)).fails(70, "No space left on device");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let done = finish(command.stdout(writer));
+        assert_eq!((done.code(), done.stderr.as_str()), (141, ""), "{command:?}");
     }
 }
 

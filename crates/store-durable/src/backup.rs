@@ -10,11 +10,12 @@ use larder_dump::{DumpItem, DumpReader, DumpWriter, FileError, Head, Origin, Tot
 use crate::end::End;
 use crate::engine::{Engine, Entries, Moment};
 use crate::fault::Fault;
+use crate::journal::Newest;
 use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record, Shown};
 use crate::list::damaged;
 use crate::ops;
 use crate::options::Options;
-use crate::place::{Identity, Place};
+use crate::place::{Identity, Noted, Place};
 use crate::store::{DurableStore, random};
 use crate::witness::Witness;
 
@@ -80,7 +81,8 @@ impl DurableStore {
         let writer = DumpWriter::new(Vec::new(), &Head { origin, ..Head::now(shared.name.as_str()) })?;
         let totals = writer.totals();
         let shown = Shown { now_ms: shared.time.now_ms(), generation: shared.generation_of(&moment).map_err(named)? };
-        Ok(BackupParts { moment, shown, from: vec![ITEM], writer: Some(writer), totals })
+        let wall_ms = shared.time.wall_ms();
+        Ok(BackupParts { moment, shown, wall_ms, from: vec![ITEM], writer: Some(writer), totals })
     }
 }
 
@@ -88,6 +90,8 @@ impl DurableStore {
 pub struct BackupParts {
     moment: Moment,
     shown: Shown,
+    /// What the wall clock said at that moment: the store's time may be another.
+    wall_ms: u64,
     /// Where to go on.
     from: Vec<u8>,
     /// `None` once the dump has its end.
@@ -105,7 +109,7 @@ impl BackupParts {
         let name = &store.shared().name;
         let (mut failed, mut last, mut looked_at) = (None, None, 0);
         let mut add = |engine_key: &[u8], bytes: Bytes| {
-            let added = dumped(&engine_key[1..], &bytes, self.shown).map_err(|fault| fault.error(name));
+            let added = dumped(&engine_key[1..], &bytes, self.shown, self.wall_ms).map_err(|fault| fault.error(name));
             failed = added.and_then(|item| item.map_or(Ok(()), |item| writer.push(&item))).err();
             looked_at += 1;
             let goes_on = failed.is_none() && writer.get_mut().is_empty() && looked_at < LOOKED_AT_MAX;
@@ -137,15 +141,16 @@ impl std::fmt::Debug for BackupParts {
     }
 }
 
-/// An item as a dump has it; `None` if it is not shown.
-fn dumped(key: &[u8], bytes: &Bytes, shown: Shown) -> Result<Option<DumpItem>, Fault> {
+/// An item as a dump has it, with the end of its life by the wall clock; `None` if it is not shown.
+fn dumped(key: &[u8], bytes: &Bytes, shown: Shown, wall_ms: u64) -> Result<Option<DumpItem>, Fault> {
     let record = Record::decode(key, bytes).map_err(|bad| damaged(key, bad))?;
     if !shown.has(&record) {
         return Ok(None);
     }
     let bad_key = |_| damaged(key, layout::Bad("its key has no valid length"));
     let key = Key::new(key.to_vec()).map_err(bad_key)?;
-    Ok(Some(DumpItem { key, flags: record.flags, expiry_ms: record.end.map(End::ms), value: record.value }))
+    let expiry_ms = record.end.map(|end| wall_ms.saturating_add(end.ms().saturating_sub(shown.now_ms)));
+    Ok(Some(DumpItem { key, flags: record.flags, expiry_ms, value: record.value }))
 }
 
 impl Options {
@@ -186,7 +191,8 @@ impl Options {
         let restores = before.map_or(0, |before| before.saturating_add(1));
         let identity = Identity { store, incarnation: random()?, restores };
         place.begin(identity, true)?;
-        match self.fill(&place.engine(), identity, &mut reader, tell) {
+        let filled = self.fill(&place.engine(), identity, &mut reader, tell).and_then(|noted| place.note(&noted, true));
+        match filled {
             Ok(()) => {
                 place.finish(identity)?;
                 place.name_lock(identity);
@@ -199,18 +205,22 @@ impl Options {
         }
     }
 
-    /// Writes the items of a dump into a new engine.
+    /// Writes the items of a dump into a new engine: how far it is on disk then.
     fn fill<R: Read>(
         &self,
         folder: &Path,
         identity: Identity,
         reader: &mut DumpReader<R>,
         tell: &mut dyn FnMut(Totals),
-    ) -> Result<()> {
+    ) -> Result<Noted> {
         let plain = |fault: Fault| fault.error("");
         let engine = Engine::open(folder, true, self.cache_bytes).map_err(plain)?;
+        let mut journal = Newest::find(folder.to_owned()).map_err(plain)?;
+        engine.follow(&journal.path()).map_err(plain)?;
         let time_ms = u64::try_from(self.clock.wall().as_millis()).unwrap_or(0);
-        let mut commit = Commit { store: identity.incarnation, time_ms, ..Commit::default() };
+        // A server gives tokens away as bare numbers: those of the store that was backed up are to fit none of these. Of 52 bits they are whole in a double, too.
+        let cas_limit = identity.incarnation >> 12;
+        let mut commit = Commit { store: identity.incarnation, time_ms, cas_limit, ..Commit::default() };
         let mut entries = engine.entries();
         while let Some(items) = reader.next_block()? {
             for item in items {
@@ -219,12 +229,19 @@ impl Options {
                 if entries.bytes >= BATCH_BYTES {
                     let full = std::mem::replace(&mut entries, engine.entries());
                     commit = engine.commit(full, next(commit), false).map_err(plain)?;
+                    while journal.has_next() {
+                        journal.advance();
+                        engine.follow(&journal.path()).map_err(plain)?;
+                    }
                 }
             }
             tell(reader.totals());
         }
-        engine.commit(entries, next(commit), true).map_err(plain)?;
-        Ok(())
+        commit = engine.commit(entries, next(commit), true).map_err(plain)?;
+        // Behind all of it stands that it is on disk: what is damaged then is no write that a crash cut short.
+        let says_so = Commit { synced: commit.sequence, ..next(commit) };
+        let sequence = engine.commit(engine.entries(), says_so, true).map_err(plain)?.sequence;
+        Ok(Noted { identity, sequence, journal: journal.number() })
     }
 
     fn add(&self, entries: &mut Entries, item: DumpItem, cas: u64) -> Result<()> {

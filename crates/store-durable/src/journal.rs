@@ -83,6 +83,11 @@ impl Newest {
         self.folder.join(format!("{}.jnl", self.number))
     }
 
+    /// Its number.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// True if the engine has begun another one.
     pub(crate) fn has_next(&self) -> bool {
         self.folder.join(format!("{}.jnl", self.number + 1)).exists()

@@ -244,7 +244,12 @@ impl Place {
     /// Removes what was made so far, and the folder where it was not there before.
     pub(crate) fn abandon(self, with_folder: bool) {
         // Where that fails, the folder still says that it is no store.
-        let removed = fs::remove_dir_all(self.engine()).and_then(|()| fs::remove_file(self.folder.join(IDENTITY)));
+        let noted = || match fs::remove_file(self.folder.join(STATE)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        let removed = fs::remove_dir_all(self.engine()).and_then(|()| noted());
+        let removed = removed.and_then(|()| fs::remove_file(self.folder.join(IDENTITY)));
         if with_folder && removed.is_ok() {
             _ = fs::remove_file(self.folder.join(LOCK)).and_then(|()| fs::remove_dir(&self.folder));
         }
@@ -265,10 +270,9 @@ impl Place {
         Noted::parse(&text)
     }
 
-    /// Notes how far the store is on disk.
-    pub(crate) fn note(&self, noted: &Noted) -> Result<()> {
-        // Not synced: an older note only knows less.
-        write_small(&self.folder.join(STATE), &noted.text(), false)
+    /// Notes how far the store is on disk. That need not be synced where there is an older note, which only knows less.
+    pub(crate) fn note(&self, noted: &Noted, sync: bool) -> Result<()> {
+        write_small(&self.folder.join(STATE), &noted.text(), sync)
     }
 
     /// Looks whether the engine's folder has what the engine would silently do without.

@@ -459,7 +459,7 @@ fn reopen(place: &Place, identity: Identity, options: &Options, witness: Option<
     let opened = Engine::open(&folder, false, options.cache_bytes);
     let engine = opened.map_err(|fault| plain(tables::named_in(&folder, fault)))?;
     let Some(last) = engine.last_commit().map_err(plain)? else {
-        return corrupt(format!("the engine in {} holds no commit record", folder.display()));
+        return corrupt(no_commit(&folder));
     };
     if let Some(noted) = noted.filter(|noted| noted.sequence > last.sequence) {
         return corrupt(shorter(last.sequence, noted.sequence, &folder));
@@ -521,6 +521,15 @@ fn look_over(place: &Place, identity: Identity, noted: Option<Noted>) -> Result<
         return corrupt(format!("the journal in {} is another store's", folder.display()));
     }
     versions::verify(&folder).map_err(plain)?;
+    if seen.last.is_none() {
+        // All that there is must be in the tables, or what the journal's end is cut off for is all of it.
+        let in_tables = Engine::commit_in_closed_tables(&folder, u64::MAX);
+        let in_tables = in_tables.map_err(|fault| plain(tables::named_in(&folder, fault)))?.flatten();
+        let Some(last) = in_tables else { return corrupt(no_commit(&folder)) };
+        if let Some(noted) = noted.filter(|noted| noted.sequence > last.sequence) {
+            return corrupt(shorter(last.sequence, noted.sequence, &folder));
+        }
+    }
     if journal::files(&folder).map_err(plain)?.len() > 1 {
         // The engine writes all but the newest to tables as it opens them, and then nobody sees any more what was missing.
         let in_tables = |number| Engine::commit_in_closed_tables(&folder, number);
@@ -529,6 +538,10 @@ fn look_over(place: &Place, identity: Identity, noted: Option<Noted>) -> Result<
     let on_disk = noted.map_or(0, |noted| noted.sequence);
     journal::verify(&folder, identity.incarnation, true, on_disk).map_err(plain)?;
     Ok(seen)
+}
+
+fn no_commit(folder: &Path) -> String {
+    format!("the engine in {} holds no commit record", folder.display())
 }
 
 fn shorter(sequence: u64, noted: u64, folder: &Path) -> String {
@@ -542,7 +555,7 @@ fn note(shared: &Shared, place: &Place, witness: Option<&Witness>, identity: Ide
     let journal = files.last().map_or(0, |(number, _)| *number);
     let noted = Noted { identity, sequence, journal };
     witness.map_or(Ok(()), |witness| witness.note(&noted))?;
-    place.note(&noted)
+    place.note(&noted, false)
 }
 
 pub(crate) fn profile(name: &str, options: &Options) -> Profile {

@@ -32,4 +32,9 @@ impl Timekeeper {
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX)
     }
+
+    /// What the wall clock says, in whole ms since the Unix epoch.
+    pub(crate) fn wall_ms(&self) -> u64 {
+        u64::try_from(self.clock.wall().as_millis()).unwrap_or(u64::MAX)
+    }
 }

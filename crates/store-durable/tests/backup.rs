@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{count_of, get, incr, key, set};
@@ -77,10 +78,106 @@ async fn the_largest_item_that_a_store_takes_is_restored() {
     assert!(error.to_string().contains("a value has 1249 bytes; the limit beside this key is 1248"), "{error}");
 }
 
+/// What a restore has told to be on disk is never taken for a write that a crash cut short.
+#[tokio::test]
+async fn damage_behind_a_restore_is_told_and_nothing_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    // Three batches, and one.
+    for (megabytes, reads_first) in [(20, false), (20, true), (1, false), (1, true)] {
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(format!("{name}{megabytes}{reads_first}")));
+        let store = open(&from);
+        for n in 0..megabytes {
+            set(&store, &format!("k{n}"), vec![7; 1 << 20]).await.unwrap();
+        }
+        restore(&to, &backup(&store)).unwrap();
+        if reads_first {
+            assert_eq!(get(&open(&to), "k0").await.unwrap().len(), 1 << 20);
+        }
+        let path = to.join("engine").join("0.jnl");
+        let (whole, ends) = (std::fs::read(&path).unwrap(), common::ends(&common::without_zeros(&path)));
+        let end = *ends.last().unwrap();
+        let flipped = |at: usize| {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            bytes
+        };
+        let damages = [
+            flipped(end / 2),
+            flipped(end - 50),
+            whole[..end / 2].to_vec(),
+            whole[..end - 1].to_vec(),
+            whole[..ends[ends.len() - 2]].to_vec(),
+            Vec::new(),
+        ];
+        for (nth, damaged) in damages.into_iter().enumerate() {
+            std::fs::write(&path, &damaged).unwrap();
+            let error = Options::new(&to).open().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{nth}, {megabytes} MB: {error}");
+            assert!(std::fs::read(&path).unwrap() == damaged, "{nth}, {megabytes} MB: it was changed");
+        }
+        std::fs::write(&path, &whole).unwrap();
+        let restored = open(&to);
+        assert_eq!(restored.torn_bytes(), 0);
+        for n in 0..megabytes {
+            assert_eq!(get(&restored, &format!("k{n}")).await.unwrap().len(), 1 << 20);
+        }
+    }
+}
+
+/// Also where one before it was killed behind its note.
+#[tokio::test]
+async fn a_restore_that_fails_leaves_no_note_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let store = open(&from);
+    set(&store, "k", "v").await.unwrap();
+    let dump = backup(&store);
+    restore(&to, &dump).unwrap();
+    assert!(to.join("state").exists());
+    is_restoring(&to);
+    std::fs::write(to.join("lock"), "1\n").unwrap();
+    assert_eq!(restore(&to, &dump[..dump.len() - 1]).unwrap_err().kind(), ErrorKind::Corrupt);
+    drop(open(&to));
+}
+
+/// As a restore leaves it that is killed at its end.
+fn is_restoring(folder: &Path) {
+    let path = folder.join("larder");
+    let text = std::fs::read_to_string(&path).unwrap().replace("ready yes\n", "ready restoring\n");
+    let body = &text[..text.rfind("check").unwrap()];
+    std::fs::write(&path, format!("{body}check {:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()))).unwrap();
+}
+
+/// The store's time goes on from what the wall clock said when it was opened; a store that is made of the backup begins with the wall clock's.
+#[tokio::test]
+async fn lives_in_a_backup_end_by_the_wall_clock() {
+    let [year, hour, life] = [31_536_000, 3_600, 60].map(Duration::from_secs);
+    let right = Duration::from_secs(1_700_000_000);
+    for (name, wrong) in [("ahead", right + year), ("behind", right - 3 * hour)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        let clock = Arc::new(ManualClock::at(wrong));
+        let store = Options::new(&from).clock(clock.clone()).open().unwrap();
+        store.run_one(Ctx::default(), Op::put(key("k"), PutMode::Set, "v", Ttl::After(life))).await.unwrap();
+        clock.set_wall(right);
+        restore_at(&to, &backup(&store), &clock);
+        let restored = Options::new(&to).clock(clock.clone()).open().unwrap();
+        let ask = || restored.run_one(Ctx::default(), Op::get(key("k"), Want::TTL));
+        let item = ask().await.unwrap().into_item();
+        assert_eq!(item.map(|item| item.ttl), Some(Remaining::For(life)), "{name}");
+        clock.advance(life);
+        assert!(ask().await.unwrap().into_item().is_none(), "{name}");
+    }
+}
+
+fn restore_at(folder: &Path, dump: &[u8], clock: &Arc<ManualClock>) {
+    Options::new(folder).clock(clock.clone()).restore(dump, &mut |_| ()).unwrap();
+}
+
 #[tokio::test]
 async fn a_backup_is_of_one_moment_while_others_write() {
     let folder = tempfile::tempdir().unwrap();
-    let store = std::sync::Arc::new(open(&folder.path().join("from")));
+    let store = Arc::new(open(&folder.path().join("from")));
     for n in 0..200 {
         set(&store, &format!("pad{n}"), vec![0; 10_000]).await.unwrap();
     }
@@ -156,10 +253,7 @@ async fn a_restore_that_was_killed_is_no_store_until_it_is_restored_again() {
     let dump = backup(&store);
     let to = folder.path().join("to");
     restore(&to, &dump).unwrap();
-    let path = to.join("larder");
-    let text = std::fs::read_to_string(&path).unwrap().replace("ready yes\n", "ready restoring\n");
-    let body = &text[..text.rfind("check").unwrap()];
-    std::fs::write(&path, format!("{body}check {:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()))).unwrap();
+    is_restoring(&to);
     let error = Options::new(&to).open().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("did not come to its end; restore again"), "{error}");
@@ -274,7 +368,7 @@ async fn a_witness_of_another_store_or_a_damaged_one_is_refused() {
 #[tokio::test]
 async fn a_part_of_a_backup_looks_at_some_thousand_items_though_it_shows_none() {
     let folder = tempfile::tempdir().unwrap();
-    let clock = std::sync::Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
     let store = Options::new(folder.path().join("from")).clock(clock.clone()).open().unwrap();
     for batch in 0..25 {
         let life = Ttl::After(Duration::from_secs(6_400));

@@ -162,6 +162,8 @@ const DROP_TRIES_MAX: usize = 4;
 /// How often the data are deleted where others write meanwhile what names them, and how long they are let be before the next time: whoever puts into a log whose parts were deleted makes them
 /// anew, and lists them, and is quiet after that.
 const LIST_TRIES_MAX: usize = 24;
+/// How often the same of a queue or a stack, whose users write its state with each taking: then it goes as it is.
+const STATE_TRIES: usize = 8;
 const LIST_PAUSE_FIRST: Duration = Duration::from_millis(2);
 const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -180,6 +182,8 @@ const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// What others add meanwhile goes as well: the map of a sharded collection, which names its shards, the head of a packed table, which names its versions, the state of a queue or stack, which names its segments, and the lists of the periods of
 /// unique visitors, of the windows of visitors, of the shards of packed records and of the parts of an event log are deleted as they were read, and where they were written since, they are read and what they name is
 /// deleted once more. Whoever made what he cannot list any more removes it himself; what somebody had made who died before he could stays, under a key that nobody reads.
+///
+/// The state of a queue or stack that others write at each of eight tries, for some 250 ms, is deleted as it is: a segment that is opened in that very moment stays, under a key that nobody reads.
 ///
 /// A store that cannot delete by token (`delete_cas` in its profile) deletes manifest, map, head, state and list as they are: what others drop and make
 /// again between the look and the delete loses its manifest there, and what others list meanwhile is left behind.
@@ -253,7 +257,9 @@ async fn delete_all_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Man
         let has_pieces = !pieces.keys.is_empty();
         delete_pieces(store, ctx, pieces.keys).await.map_err(|error| midway(error, is_begun))?;
         is_begun |= has_pieces;
-        if delete_data(store, ctx, name, manifest, pieces.cas).await.map_err(|error| midway(error, is_begun))? {
+        let is_state = matches!(manifest.kind, Kind::Queue | Kind::Stack);
+        let cas = pieces.cas.filter(|_| !is_state || attempt < STATE_TRIES);
+        if delete_data(store, ctx, name, manifest, cas).await.map_err(|error| midway(error, is_begun))? {
             return Ok(());
         }
         is_begun = true;

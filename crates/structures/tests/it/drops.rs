@@ -458,7 +458,7 @@ async fn a_drop_of_a_log_that_many_put_into_all_the_time_comes_to_an_end() {
     }
 }
 
-/// Each opens a segment where the drop has deleted the tail, or takes note of what is gone.
+/// Each takes, and opens a segment where the drop has deleted the tail, or takes note of what is gone: with the state's token alone it came to no end for as long as they went on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drop_of_a_queue_that_many_use_all_the_time_comes_to_an_end() {
     for kind in BOTH {
@@ -466,7 +466,7 @@ async fn a_drop_of_a_queue_that_many_use_all_the_time_comes_to_an_end() {
         let store: StoreRef = Arc::new(Slow(world.store.clone()));
         let is_over = Arc::new(AtomicBool::new(false));
         let mut users = Vec::new();
-        for n in 0..6 {
+        for n in 0..16 {
             let (line, is_over) = (line(kind, &store).await, is_over.clone());
             users.push(tokio::spawn(async move {
                 while !is_over.load(Ordering::Relaxed) {
@@ -475,16 +475,11 @@ async fn a_drop_of_a_queue_that_many_use_all_the_time_comes_to_an_end() {
             }));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let mut drops = 1;
-        while let Err(error) = drop_it(&store).await {
-            assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Conflict, true), "{error}");
-            assert!(drops < 12, "drop {drops}: {error}");
-            drops += 1;
-        }
+        assert!(drop_it(&store).await.unwrap(), "{kind:?}");
         is_over.store(true, Ordering::Relaxed);
         for user in users {
             user.await.unwrap();
         }
-        world.must_be_empty_but_for(LINK, &format!("{kind:?}: all are done"));
+        assert_eq!(find(&world.store, Ctx::default(), &Name::new("n").unwrap()).await.unwrap(), None, "{kind:?}");
     }
 }

@@ -98,6 +98,8 @@ pub(crate) enum Why {
     Cut,
     /// Replies came, but replicas did not confirm.
     Unconfirmed,
+    /// Replies came, but the server has become a replica, which has nothing to wait for.
+    Demoted,
 }
 
 impl Fault {
@@ -148,7 +150,8 @@ impl Link {
         let followed = if matches!(lines, Lines::Rest(_)) { Lines::Rest(&followed) } else { Lines::All(&followed) };
         match self.exchange(followed, false, deadline).await {
             Ok(mut values) => {
-                owed.judge(values.pop())?;
+                let told = values.pop();
+                owed.judge(told, &values)?;
                 Ok(values)
             }
             Err(fault) => {

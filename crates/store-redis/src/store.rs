@@ -17,6 +17,7 @@ use crate::counters::{Counters, Stats, count};
 use crate::handshake::{ServerInfo, load};
 use crate::link::{Fault, Lines, Values};
 use crate::node::{Node, Role};
+use crate::order;
 use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
 use crate::replicas::Does;
 use crate::scripts::Script;
@@ -223,11 +224,8 @@ impl RedisStore {
         deadline: Instant,
     ) -> Vec<Result<Value, Fault>> {
         count(&self.node.counters.scripts_reloaded, 1);
-        let key = |at: usize| (&batch[sent[at].0].key, &batch[sent[at].0].route);
-        let refused: Vec<usize> = (0..sent.len()).filter(|&at| is_no_script(&values[at])).collect();
-        let ran_after =
-            |at: usize| (at + 1..sent.len()).any(|later| key(later) == key(at) && !is_no_script(&values[later]));
-        let again: Vec<usize> = refused.iter().copied().filter(|&at| !ran_after(at)).collect();
+        let key = |at: usize| (&batch[sent[at].0].key, &batch[sent[at].0].route.with);
+        let again = order::not_overtaken(values.len(), |at| !is_no_script(&values[at]), key);
         let loads: Vec<Cmd> = Script::ALL.map(load).into();
         let cmds = packed.cmds();
         let cmds: Vec<&Cmd> = loads.iter().chain(again.iter().map(|&at| cmds[at])).collect();

@@ -511,6 +511,18 @@ async fn forgotten_scripts_are_loaded_again_and_a_keys_order_is_kept() {
     }
 }
 
+/// The largest batch that is promised.
+#[tokio::test]
+async fn a_large_batch_is_done_after_scripts_were_forgotten() {
+    let server = start(RedisVersion::Redis8);
+    let store = open(&format!("{}?timeout_ms=60000", server.url())).await;
+    let ops = store.profile().batch_ops_max;
+    server.command(&["SCRIPT", "FLUSH"]);
+    let replies = all(&store, (0..ops).map(|at| put(&format!("k{at}"), PutMode::Set, "v"))).await;
+    assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))));
+    assert_eq!((replies.len(), store.stats().scripts_reloaded), (ops, 1));
+}
+
 #[tokio::test]
 async fn keys_with_braces_and_routes_are_apart_and_are_listed_by_their_names() {
     let server = start(RedisVersion::Redis7);

@@ -21,9 +21,9 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Connections a server.
     pub connections: Connections,
-    /// How long an op may take if its context has no deadline.
+    /// How long an op may take if its context has no deadline. From [`TIMEOUT_MIN`](Config::TIMEOUT_MIN) to [`TIMEOUT_MAX`](Config::TIMEOUT_MAX).
     pub timeout: Duration,
-    /// How long a dial with its handshake may take.
+    /// How long a dial with its handshake may take. From [`TIMEOUT_MIN`](Config::TIMEOUT_MIN) to [`TIMEOUT_MAX`](Config::TIMEOUT_MAX).
     pub connect_timeout: Duration,
     /// How keys are spread over servers.
     pub hash: Hash,
@@ -46,6 +46,10 @@ impl Config {
     pub const SERVERS_MAX: usize = 256;
     /// The largest weight of a server.
     pub const WEIGHT_MAX: u32 = 100;
+    /// The shortest timeout.
+    pub const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+    /// The longest timeout.
+    pub const TIMEOUT_MAX: Duration = Duration::from_millis(600_000);
 
     /// Everything at its default, for these servers.
     ///

@@ -165,7 +165,12 @@ impl Driver {
                     self.flush = true;
                     return Poll::Ready(Ok(Event::Written(bytes)));
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => {
+                    if self.stream.may_have_written_before_it_failed() {
+                        self.sent = self.sending.len();
+                    }
+                    return Poll::Ready(Err(error));
+                }
                 Poll::Pending => {}
             }
         } else if self.flush {
@@ -257,7 +262,7 @@ impl Driver {
         }
     }
 
-    /// How much of the stream the system has taken.
+    /// How much of the stream the system has taken, or may have.
     fn written(&self, queue: &Queue) -> u64 {
         if self.sending.is_empty() { queue.out_start } else { self.sending_start + self.sent as u64 }
     }

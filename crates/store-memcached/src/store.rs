@@ -259,6 +259,12 @@ fn check(config: &Config) -> Result<()> {
     if count == 0 || count > Config::SERVERS_MAX {
         return wrong(format!("there are {count} servers; there must be 1 to {}", Config::SERVERS_MAX));
     }
+    for (name, given) in [("timeout", config.timeout), ("connect_timeout", config.connect_timeout)] {
+        if !(Config::TIMEOUT_MIN..=Config::TIMEOUT_MAX).contains(&given) {
+            let (least, most) = (Config::TIMEOUT_MIN.as_millis(), Config::TIMEOUT_MAX.as_millis());
+            return wrong(format!("{name} is {given:?}; it must be {least} to {most} ms"));
+        }
+    }
     let (given, limit) = (config.connections.kept(), Config::CONNECTIONS_MAX);
     if !(1..=limit).contains(&given) {
         return wrong(format!("connections is {given}; it must be 1 to {limit}"));

@@ -90,6 +90,11 @@ impl TaskStream {
         }
     }
 
+    /// True if a write that fails may have handed a part to the system: TLS writes on and on in one call, and if it fails then it does not tell what went out before.
+    pub(crate) fn may_have_written_before_it_failed(&self) -> bool {
+        matches!(self, TaskStream::Tls(_))
+    }
+
     /// Pushes out what TLS may hold back.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {

@@ -141,3 +141,18 @@ async fn a_server_that_takes_no_more_connections_is_unavailable_and_no_other_pro
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }
+
+/// A configuration that is made by hand may have what no URL can say.
+#[tokio::test]
+async fn a_timeout_that_is_out_of_bounds_is_refused() {
+    let server = Memcached::start(Version::New, &[]);
+    for timeout in [Duration::ZERO, Config::TIMEOUT_MAX + Duration::from_nanos(1), Duration::MAX] {
+        let config = config(&server.url());
+        for config in [Config { timeout, ..config.clone() }, Config { connect_timeout: timeout, ..config }] {
+            let connect = tokio::time::timeout(Duration::from_secs(60), MemcachedStore::connect(config));
+            let error = connect.await.expect("it hangs").expect_err("it connects");
+            assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+            assert!(error.to_string().contains("it must be 1 to 600000 ms"), "{error}");
+        }
+    }
+}

@@ -2,21 +2,32 @@
 
 mod common;
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::*;
 use larder_core::{ErrorKind, Op, PutMode, Reply, Store, Ttl, Want};
+use larder_net::all_of;
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_testkit::servers::{Memcached, Version};
 use rustls_pki_types::PrivateKeyDer;
-use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
+
+/// More bytes than a test sends.
+const NO_CUT: usize = usize::MAX / 2;
+/// Connections that are cut in the middle of a large write.
+const TRIALS: usize = 80;
+/// Of many small batches in one write, some stand behind what went out before it failed, some before.
+const BATCHES: usize = 200;
+const OPS: usize = 50;
 
 /// A certificate for `localhost` and 127.0.0.1, signed by itself, and where its files are.
 struct Certificate {
@@ -67,12 +78,66 @@ impl Certificate {
         addr
     }
 
+    /// Does the same, until `left` bytes have come: it resets the connection then, and passes on what came before that.
+    fn cutter(&self, upstream: SocketAddr, left: Arc<AtomicUsize>) -> SocketAddr {
+        let socket = TcpSocket::new_v4().unwrap();
+        // The other side never waits for room.
+        socket.set_recv_buffer_size(8 * 1024 * 1024).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(16).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let acceptor = self.acceptor.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (near, far) = tokio::io::duplex(1024 * 1024);
+                tokio::spawn(cut_off(stream, far, left.clone()));
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let (mut answers, mut requests) = TcpStream::connect(upstream).await?.into_split();
+                    let (mut hears, mut tells) = tokio::io::split(acceptor.accept(near).await?);
+                    let passes_on = async {
+                        _ = tokio::io::copy(&mut hears, &mut requests).await;
+                        requests.shutdown().await
+                    };
+                    tokio::join!(passes_on, tokio::io::copy(&mut answers, &mut tells)).1
+                });
+            }
+        });
+        addr
+    }
+
     /// A memcached that speaks TLS itself.
     fn memcached(&self, version: Version) -> Memcached {
         let (chain, key) = (self.file("cert.pem"), self.file("key.pem"));
         let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
         Memcached::start(version, &["-Z", "-o", &options])
     }
+}
+
+/// Passes on what comes until `left` bytes have. It does not wait until they are understood, so that the other side is writing still.
+async fn cut_off(stream: TcpStream, far: DuplexStream, left: Arc<AtomicUsize>) -> io::Result<()> {
+    stream.set_zero_linger()?;
+    let (mut hears, mut tells) = stream.into_split();
+    let (mut answers, mut requests) = tokio::io::split(far);
+    let passes_on = async {
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let count = hears.read(&mut bytes).await?;
+            requests.write_all(&bytes[..count]).await?;
+            if count == 0 || left.fetch_sub(count, Ordering::SeqCst) <= count {
+                return io::Result::Ok(());
+            }
+        }
+    };
+    tokio::select! {
+        _ = passes_on => {}
+        _ = tokio::io::copy(&mut answers, &mut tells) => {}
+    }
+    drop((hears, tells));
+    left.store(NO_CUT, Ordering::SeqCst);
+    requests.shutdown().await?;
+    tokio::io::copy(&mut answers, &mut tokio::io::sink()).await?;
+    Ok(())
 }
 
 async fn work_out(url: &str) {
@@ -131,6 +196,35 @@ async fn sizes_of_pipelined_sets(store: &MemcachedStore) {
             assert!(matches!(reply, Ok(Reply::Stored)), "{value_bytes} bytes: {reply:?}");
         }
     }
+}
+
+/// In one call TLS hands the system 64 KiB after the other, and where that fails it does not tell what went out before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_went_out_before_a_write_over_tls_failed_is_unknown_and_never_sent_again() {
+    let (certificate, left) = (Certificate::new(), Arc::new(AtomicUsize::new(NO_CUT)));
+    let server = Memcached::start(Version::New, &["-m", "1024"]);
+    let addr = certificate.cutter(server.addr(), left.clone());
+    let store = open(&format!("memcached+tls://{addr}?{}&timeout_ms=20000", certificate.trusted())).await;
+    let plain = open(&server.url()).await;
+    let mut unknown = 0;
+    for trial in 0..TRIALS {
+        wait_until_up(&store).await;
+        let name = |at: usize| key(format!("{trial}.{at}"));
+        left.store(66 * 1024 + fastrand::usize(0..96 * 1024), Ordering::SeqCst);
+        let add = |at: usize| Op::put(name(at), PutMode::Add, vec![b'v'; 64], Ttl::Never);
+        let batches = (0..BATCHES).map(|batch| Box::pin(all(&store, (0..OPS).map(move |at| add(batch * OPS + at)))));
+        for (at, reply) in all_of(batches.collect()).await.into_iter().flatten().enumerate() {
+            match reply {
+                Ok(reply) => assert_eq!(reply, Reply::Stored, "trial {trial}, op {at}: it found itself, sent before"),
+                Err(error) if error.is_unknown() => unknown += 1,
+                Err(error) => {
+                    let found = one(&plain, Op::get(name(at), Want::empty())).await.unwrap();
+                    assert_eq!(found, Reply::Miss, "trial {trial}, op {at}: {error}");
+                }
+            }
+        }
+    }
+    assert!(unknown > 0, "nothing was cut");
 }
 
 #[tokio::test]

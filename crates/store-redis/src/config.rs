@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_core::Result;
+use larder_core::{Error, ErrorKind, Result};
 use larder_net::{Address, Auth, Tls};
 
 /// How to reach a server, and how to treat it.
@@ -20,9 +20,9 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Which of the server's numbered databases.
     pub database: u32,
-    /// How long an op may take if its context has no deadline.
+    /// How long an op may take if its context has no deadline. From [`TIMEOUT_MIN`](Config::TIMEOUT_MIN) to [`TIMEOUT_MAX`](Config::TIMEOUT_MAX).
     pub timeout: Duration,
-    /// How long a dial with its handshake may take.
+    /// How long a dial with its handshake may take. From [`TIMEOUT_MIN`](Config::TIMEOUT_MIN) to [`TIMEOUT_MAX`](Config::TIMEOUT_MAX).
     pub connect_timeout: Duration,
     /// The largest value, beside the longest key; the server's own limit where that is less.
     pub value_bytes_max: usize,
@@ -66,6 +66,10 @@ impl WaitReplicas {
 impl Config {
     /// The port of a server whose URL names none.
     pub const PORT: u16 = 6_379;
+    /// The shortest timeout.
+    pub const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+    /// The longest timeout.
+    pub const TIMEOUT_MAX: Duration = Duration::from_millis(600_000);
     /// The largest [`value_bytes_max`](Config::value_bytes_max): what servers take unless they are told otherwise, less a header and a key.
     pub const VALUE_BYTES_MAX: usize = 512 * 1024 * 1024 - 1024;
     /// The largest value unless the URL says otherwise. A server does one thing at a time: while it moves a value of hundreds of megabytes,
@@ -139,6 +143,20 @@ impl Config {
     /// ```
     pub fn from_url(url: &str) -> Result<Config> {
         crate::url::parse(url)
+    }
+}
+
+impl Config {
+    /// Refuses what a URL could not say, for configurations made by hand.
+    pub(crate) fn check(&self) -> Result<()> {
+        for (name, given) in [("timeout", self.timeout), ("connect_timeout", self.connect_timeout)] {
+            if !(Config::TIMEOUT_MIN..=Config::TIMEOUT_MAX).contains(&given) {
+                let (least, most) = (Config::TIMEOUT_MIN.as_millis(), Config::TIMEOUT_MAX.as_millis());
+                let detail = format!("{name} is {given:?}; it must be {least} to {most} ms");
+                return Err(Error::new(ErrorKind::Config, detail));
+            }
+        }
+        Ok(())
     }
 }
 

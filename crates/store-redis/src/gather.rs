@@ -5,6 +5,7 @@
 //! Who is alone is not held up: below [`CROWD`] everybody sends for himself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use redis::Pipeline;
@@ -31,6 +32,8 @@ pub(crate) struct Gather {
 #[derive(Default)]
 pub(crate) struct Party {
     pub(crate) pipeline: Pipeline,
+    /// The last deadline of those who share it: then nobody waits for it any more.
+    pub(crate) deadline: Option<Instant>,
     riders: Vec<Rider>,
 }
 
@@ -66,11 +69,16 @@ impl Gather {
     }
 
     /// Adds a caller's commands to the party that leaves next.
-    pub(crate) fn join(&self, lines: Lines<'_>) -> (Joined, oneshot::Receiver<Result<Values, Fault>>) {
+    pub(crate) fn join(
+        &self,
+        lines: Lines<'_>,
+        deadline: Instant,
+    ) -> (Joined, oneshot::Receiver<Result<Values, Fault>>) {
         let (told, tells) = oneshot::channel();
         let ops = lines.len();
         let mut party = self.next.lock();
         lines.add_to(&mut party.pipeline);
+        party.deadline = party.deadline.max(Some(deadline));
         party.riders.push(Rider { ops, told });
         let joined = match party.riders.len() {
             1 => Joined::First,
@@ -87,6 +95,11 @@ impl Gather {
 }
 
 impl Party {
+    /// True if somebody waits for it still.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.riders.iter().any(|rider| !rider.told.is_closed())
+    }
+
     /// Deals out what came. One reply a command, or the same fault to all.
     pub(crate) fn tell(self, answered: Result<Values, Fault>) {
         let mut values = answered.map(IntoIterator::into_iter);
@@ -103,6 +116,8 @@ impl Party {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use redis::{Value, cmd};
 
     use super::*;
@@ -110,10 +125,11 @@ mod tests {
     #[test]
     fn everybody_gets_the_replies_to_their_own_commands() {
         let gather = Gather::default();
+        let soon = Instant::now();
         let (one, two) = (cmd("GET"), cmd("SET"));
-        let (first, mut a) = gather.join(Lines::Some(&[&one]));
-        let (second, b) = gather.join(Lines::Some(&[&two, &one]));
-        let (_, mut c) = gather.join(Lines::Some(&[&one]));
+        let (first, mut a) = gather.join(Lines::Some(&[&one]), soon);
+        let (second, b) = gather.join(Lines::Some(&[&two, &one]), soon);
+        let (_, mut c) = gather.join(Lines::Some(&[&one]), soon);
         assert!(matches!((first, second), (Joined::First, Joined::Rides)));
         // One who left costs nobody else a reply.
         drop(b);
@@ -126,9 +142,24 @@ mod tests {
     }
 
     #[test]
+    fn a_party_is_awaited_until_the_last_of_its_riders_has_left_or_may_not_wait_longer() {
+        let (gather, get, now) = (Gather::default(), cmd("GET"), Instant::now());
+        let later = now + Duration::from_secs(1);
+        let (_, a) = gather.join(Lines::Some(&[&get]), later);
+        let (_, b) = gather.join(Lines::Some(&[&get]), now);
+        let party = gather.depart();
+        assert_eq!(party.deadline, Some(later));
+        drop(a);
+        assert!(party.is_awaited());
+        drop(b);
+        assert!(!party.is_awaited());
+        assert_eq!(gather.depart().deadline, None);
+    }
+
+    #[test]
     fn a_full_party_leaves_at_once_and_the_next_has_a_first() {
-        let (gather, get) = (Gather::default(), cmd("GET"));
-        let joined: Vec<_> = (0..=RIDERS_MAX).map(|_| gather.join(Lines::Some(&[&get])).0).collect();
+        let (gather, get, soon) = (Gather::default(), cmd("GET"), Instant::now());
+        let joined: Vec<_> = (0..=RIDERS_MAX).map(|_| gather.join(Lines::Some(&[&get]), soon).0).collect();
         assert!(matches!(&joined[RIDERS_MAX - 1], Joined::Full(party) if party.pipeline.len() == RIDERS_MAX));
         assert!(matches!((&joined[0], &joined[RIDERS_MAX]), (Joined::First, Joined::First)));
         assert!(joined[1..RIDERS_MAX - 1].iter().all(|joined| matches!(joined, Joined::Rides)));

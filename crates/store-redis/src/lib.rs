@@ -17,6 +17,7 @@ mod layout;
 mod link;
 mod list;
 mod node;
+mod order;
 mod place;
 mod profile;
 mod replicas;

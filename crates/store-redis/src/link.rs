@@ -98,6 +98,8 @@ pub(crate) enum Why {
     Cut,
     /// Replies came, but replicas did not confirm.
     Unconfirmed,
+    /// Replies came, but the server has become a replica, which has nothing to wait for.
+    Demoted,
 }
 
 impl Fault {
@@ -148,7 +150,8 @@ impl Link {
         let followed = if matches!(lines, Lines::Rest(_)) { Lines::Rest(&followed) } else { Lines::All(&followed) };
         match self.exchange(followed, false, deadline).await {
             Ok(mut values) => {
-                owed.judge(values.pop())?;
+                let told = values.pop();
+                owed.judge(told, &values)?;
                 Ok(values)
             }
             Err(fault) => {
@@ -173,18 +176,19 @@ impl Link {
         count(&self.counters.round_trips, u64::from(!matches!(lines, Lines::Rest(_))));
         let (_here, is_shared) = self.gather.enter(ops);
         let answered = match is_shared && may_ride {
-            true => tokio::time::timeout_at(deadline.into(), self.ride(lines)).await,
+            true => tokio::time::timeout_at(deadline.into(), self.ride(lines, deadline)).await,
             false => tokio::time::timeout_at(deadline.into(), self.send(lines)).await,
         };
-        answered.unwrap_or_else(|_| {
+        let answered = answered.unwrap_or_else(|_| Err(unanswered()));
+        if answered.as_ref().is_err_and(Fault::is_unanswered) {
             count(&self.counters.timeouts, ops as u64);
-            Err(late(Effect::Unknown, "no answer before the deadline"))
-        })
+        }
+        answered
     }
 
-    /// Sends commands with those of others. They go on without a caller who stops waiting.
-    async fn ride(self: &Arc<Self>, lines: Lines<'_>) -> Result<Values, Fault> {
-        let (joined, told) = self.gather.join(lines);
+    /// Sends commands with those of others. They go on without a caller who stops waiting, as long as another waits.
+    async fn ride(self: &Arc<Self>, lines: Lines<'_>, deadline: Instant) -> Result<Values, Fault> {
+        let (joined, told) = self.gather.join(lines, deadline);
         match joined {
             Joined::First => {
                 let waits = Waits(Some(self.clone()));
@@ -205,12 +209,12 @@ impl Link {
         told.await.unwrap_or_else(|_| Err(self.cut(Effect::Unknown, RUNTIME_ENDED)))
     }
 
-    /// Sends what callers have gathered, and deals out what comes.
+    /// Sends what callers have gathered, and deals out what comes. Not what nobody waits for any more: with a server that is slow, those who give up and come again
+    /// would have it queue up without bound. What waits for its turn at the last of their deadlines gives it up.
     async fn send_party(&self, party: Party) {
-        if !party.pipeline.is_empty() {
-            let answered = self.pipe(&party.pipeline).await;
-            party.tell(answered);
-        }
+        let Some(deadline) = party.deadline.filter(|_| party.is_awaited()) else { return };
+        let answered = tokio::time::timeout_at(deadline.into(), self.pipe(&party.pipeline)).await;
+        party.tell(answered.unwrap_or_else(|_| Err(unanswered())));
     }
 
     async fn send(&self, lines: Lines<'_>) -> Result<Values, Fault> {
@@ -287,6 +291,10 @@ impl Drop for Waits {
 }
 
 const RUNTIME_ENDED: &str = "the runtime that the store was opened on has ended";
+
+fn unanswered() -> Fault {
+    late(Effect::Unknown, "no answer before the deadline")
+}
 
 fn late(effect: Effect, detail: &str) -> Fault {
     Fault { effect, error: Error::new(ErrorKind::Timeout, detail), why: Why::Late }

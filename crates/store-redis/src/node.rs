@@ -125,6 +125,7 @@ impl Node {
         awaited.has_ended = true;
         match &answered {
             Err(fault) if fault.is_unanswered() => self.has_no_answer(),
+            Err(fault) if self.role == Role::Single && fault.why == Why::Demoted => self.retire(link),
             Ok(values) if self.role == Role::Single && does != Does::Reads && values.iter().any(is_read_only) => {
                 self.retire(link);
             }

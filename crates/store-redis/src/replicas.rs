@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use larder_core::{Effect, Error, ErrorKind, Op};
 use redis::{Cmd, Value};
 
+use crate::codec::Refusal;
 use crate::config::WaitReplicas;
 use crate::link::{Fault, Why};
 
@@ -30,6 +31,8 @@ impl Does {
 /// Every batch that writes is followed by `WAIT` in the same pipeline. Once one was not confirmed, so is every batch that reads, until a `WAIT`
 /// that was sent after the failure succeeds: a structure that settles an unknown outcome by reading must not take for safe what only the
 /// primary has.
+///
+/// Of a batch that was refused, all of it, there is nothing to confirm: that answer stands, whatever `WAIT` says.
 #[derive(Debug)]
 pub(crate) struct Confirmed {
     wait: WaitReplicas,
@@ -85,13 +88,19 @@ impl Owed<'_> {
         self.is_settled = true;
     }
 
-    /// What the reply to the command says of the batch before it.
-    pub(crate) fn judge(mut self, told: Option<Value>) -> Result<(), Fault> {
+    /// What the reply to the command says of the batch before it, which was answered so.
+    pub(crate) fn judge(mut self, told: Option<Value>, answers: &[Value]) -> Result<(), Fault> {
         let wait = self.confirmed.wait;
         let wanted = wait.replicas;
+        let why = if told.as_ref().is_some_and(is_of_replica) { Why::Demoted } else { Why::Unconfirmed };
         let detail = match told {
             Some(Value::Int(have)) if have >= i64::from(wanted) => {
                 self.confirmed.cleared.fetch_max(self.failures, Ordering::AcqRel);
+                self.is_settled = true;
+                return Ok(());
+            }
+            // All of it was refused: there is nothing to confirm.
+            _ if answers.iter().all(is_refused) => {
                 self.is_settled = true;
                 return Ok(());
             }
@@ -107,8 +116,16 @@ impl Owed<'_> {
             told => format!("whether {wanted} replicas have it is not known (WAIT was answered {told:?})"),
         };
         let error = Error::new(ErrorKind::Timeout, detail);
-        Err(Fault { effect: Effect::Unknown, error, why: Why::Unconfirmed })
+        Err(Fault { effect: Effect::Unknown, error, why })
     }
+}
+
+fn is_refused(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if Refusal::is_of_all(error))
+}
+
+fn is_of_replica(told: &Value) -> bool {
+    matches!(told, Value::ServerError(error) if Refusal::is_wait_of_replica(error))
 }
 
 #[cfg(test)]
@@ -127,14 +144,14 @@ mod tests {
         assert!(confirmed.begin(Does::Reads).is_none());
         let before = confirmed.begin(Does::Writes).unwrap();
         let failed = confirmed.begin(Does::Writes).unwrap();
-        let fault = failed.judge(Some(Value::Int(0))).unwrap_err();
+        let fault = failed.judge(Some(Value::Int(0)), &[Value::Okay]).unwrap_err();
         assert!(fault.error.to_string().contains("0 of 1 replicas"), "{}", fault.error);
         assert_eq!((fault.effect, fault.is_unanswered()), (Effect::Unknown, false));
         // One that was sent before the failure was known says nothing of what failed.
-        before.judge(Some(Value::Int(1))).unwrap();
+        before.judge(Some(Value::Int(1)), &[Value::Okay]).unwrap();
         let read = confirmed.begin(Does::Reads).expect("the failure stands");
         assert!(confirmed.begin(Does::Asks).is_none());
-        read.judge(Some(Value::Int(2))).unwrap();
+        read.judge(Some(Value::Int(2)), &[Value::Okay]).unwrap();
         assert!(confirmed.begin(Does::Reads).is_none());
     }
 
@@ -145,10 +162,10 @@ mod tests {
         assert!(confirmed.begin(Does::Reads).is_none());
         let before = confirmed.begin(Does::Writes).unwrap();
         drop(confirmed.begin(Does::Writes).unwrap());
-        before.judge(Some(Value::Int(1))).unwrap();
+        before.judge(Some(Value::Int(1)), &[Value::Okay]).unwrap();
         // A read that is given up owes no less.
         drop(confirmed.begin(Does::Reads).expect("the failure stands"));
-        confirmed.begin(Does::Reads).expect("it stands still").judge(Some(Value::Int(1))).unwrap();
+        confirmed.begin(Does::Reads).expect("it stands still").judge(Some(Value::Int(1)), &[Value::Okay]).unwrap();
         assert!(confirmed.begin(Does::Reads).is_none());
     }
 }

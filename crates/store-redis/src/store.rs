@@ -17,6 +17,7 @@ use crate::counters::{Counters, Stats, count};
 use crate::handshake::{ServerInfo, load};
 use crate::link::{Fault, Lines, Values};
 use crate::node::{Node, Role};
+use crate::order;
 use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
 use crate::replicas::Does;
 use crate::scripts::Script;
@@ -82,7 +83,7 @@ impl RedisStore {
     /// # Errors
     /// - [`ErrorKind::Unavailable`], [`ErrorKind::Timeout`]: the server could not be reached;
     /// - [`ErrorKind::Config`]: it is a replica (its primary is named), a sentinel or a node of a cluster, it wants a password or refuses the
-    ///   one that was given, it has no such database, or forbids a command that the store needs (which is named).
+    ///   one that was given, it has no such database, or forbids a command that the store needs (which is named); or the configuration is wrong in itself.
     ///
     /// ```no_run
     /// # async fn example() -> larder_core::Result<()> {
@@ -92,6 +93,7 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn connect(config: Config) -> Result<RedisStore> {
+        config.check()?;
         let node = Arc::new(Node::new(config, Arc::new(Counters::default()), Role::Single, Handle::current())?);
         let keeper = tokio::spawn(node.clone().keep());
         let empty = profile(&ServerInfo::default(), node.config.value_bytes_max);
@@ -129,7 +131,7 @@ impl RedisStore {
     }
 
     async fn run_batch(&self, ctx: Ctx, batch: Batch) -> Replies {
-        let deadline = ctx.deadline.unwrap_or(Instant::now() + self.node.config.timeout);
+        let deadline = ctx.deadline.unwrap_or_else(|| Instant::now() + self.node.config.timeout);
         if batch.len() > SLICE_OPS
             && batch.iter().all(Op::is_read)
             && let Some(replies) = Box::pin(self.run_slices(&batch, deadline)).await
@@ -156,7 +158,7 @@ impl RedisStore {
 
     /// Waits until one of the items is another. **Round trips: 1**, more for the first, which opens a connection for it.
     async fn watch(&self, ctx: Ctx, batch: Batch) -> Replies {
-        let deadline = ctx.deadline.unwrap_or(Instant::now() + self.node.config.timeout);
+        let deadline = ctx.deadline.unwrap_or_else(|| Instant::now() + self.node.config.timeout);
         let items: Vec<Watched> = batch.iter().filter_map(Watched::of).collect();
         match self.node.watcher.watch(&self.node, &items, deadline).await {
             Ok(replies) => replies.into_iter().map(Ok).collect(),
@@ -223,11 +225,8 @@ impl RedisStore {
         deadline: Instant,
     ) -> Vec<Result<Value, Fault>> {
         count(&self.node.counters.scripts_reloaded, 1);
-        let key = |at: usize| (&batch[sent[at].0].key, &batch[sent[at].0].route);
-        let refused: Vec<usize> = (0..sent.len()).filter(|&at| is_no_script(&values[at])).collect();
-        let ran_after =
-            |at: usize| (at + 1..sent.len()).any(|later| key(later) == key(at) && !is_no_script(&values[later]));
-        let again: Vec<usize> = refused.iter().copied().filter(|&at| !ran_after(at)).collect();
+        let key = |at: usize| (&batch[sent[at].0].key, &batch[sent[at].0].route.with);
+        let again = order::not_overtaken(values.len(), |at| !is_no_script(&values[at]), key);
         let loads: Vec<Cmd> = Script::ALL.map(load).into();
         let cmds = packed.cmds();
         let cmds: Vec<&Cmd> = loads.iter().chain(again.iter().map(|&at| cmds[at])).collect();

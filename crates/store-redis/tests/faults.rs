@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use common::*;
 use larder_core::{Arith, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, StoreExt, Ttl, Want};
+use larder_net::all_of;
 use larder_store_redis::{Config, RedisStore};
 use larder_testkit::proxy::{Fault, Hold, Proxy, Rates, Then};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
@@ -571,4 +573,27 @@ fn callers_who_wait_for_a_pipeline_are_told_that_the_stores_own_runtime_has_ende
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
     }
     assert!(begun.elapsed() < Duration::from_secs(5), "they waited for their deadline");
+}
+
+/// A server that stands still, and callers who give up and come again: what they all sent would be carried out once it goes on, and queue up till then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_waits_for_any_more_is_not_sent() {
+    let server = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
+    let store = open(&format!("{}?timeout_ms=60000", server.url())).await;
+    set(&store, "k", "v").await;
+    let before = server.calls("set");
+    server.stop();
+    // More than the system takes in.
+    let (rounds, callers, value) = (8, 500, Bytes::from(vec![b'v'; 16 * 1024]));
+    for _ in 0..rounds {
+        let soon = || Ctx::default().at_most(Duration::from_millis(200));
+        let add = || Box::pin(store.run_one(soon(), put("k", PutMode::Add, value.clone())));
+        let replies = all_of((0..callers).map(|_| add()).collect()).await;
+        assert!(replies.iter().all(|reply| matches!(reply, Err(error) if error.kind() == ErrorKind::Timeout)));
+    }
+    server.cont();
+    // Behind everything that waited.
+    assert_eq!(one(&store, put("end", PutMode::Add, "v")).await.unwrap(), Reply::Stored);
+    let (sent, arrived) = (rounds * callers, server.calls("set") - before);
+    assert!(arrived < sent / 2, "{arrived} of {sent} were carried out that nobody waited for");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::*;
-use larder_core::{Effect, ErrorKind, PutMode, Reply, Store, StoreExt};
+use larder_core::{Effect, ErrorKind, Op, PutMode, Reply, Store, StoreExt, Want};
 use larder_net::all_of;
 use larder_store_redis::RedisStore;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
@@ -141,4 +141,63 @@ async fn too_few_replicas_are_warned_of_and_a_user_who_may_not_wait_is_refused()
     );
     let error = one(&store, put("k", PutMode::Set, "v")).await.unwrap_err();
     assert_eq!(error.known_effect(), Effect::Unknown);
+}
+
+/// What `WAIT` says to a replica is no answer about the write, which was refused.
+#[tokio::test]
+async fn a_primary_that_is_demoted_is_noticed_though_writes_wait_for_replicas() {
+    for version in RedisVersion::ALL {
+        let (server, _replica) = pair(version);
+        let primary = RedisServer::start(version, &RedisOptions::new());
+        let port = primary.addr().port().to_string();
+        let get = || Op::get(key("k"), Want::VALUE);
+        // Alone, as a script, and with a read, which is answered: then whether it was done is told by nobody.
+        for (ops, effect) in [
+            (vec![put("k", PutMode::Add, "w")], Effect::NotApplied),
+            (vec![put("k", PutMode::Append, "w"), put("l", PutMode::Set, "w")], Effect::NotApplied),
+            (vec![put("k", PutMode::Append, "w"), get()], Effect::Unknown),
+        ] {
+            assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]).text(), "OK");
+            let store = open(&format!("{}?wait_replicas=1&wait_ms=5000&timeout_ms=10000", server.url())).await;
+            wait_until_confirmed(&store).await;
+            assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", &port]).text(), "OK");
+            let error = all(&store, ops).await.remove(0).unwrap_err();
+            assert_eq!(error.known_effect(), effect, "{error}");
+            assert!(error.to_string().contains("replica"), "{error}");
+            // From then on it is no store of this client any more, for reads neither.
+            for op in [get(), put("k", PutMode::Set, "w")] {
+                let error = one(&store, op).await.unwrap_err();
+                assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{error}");
+                assert!(error.to_string().contains(&format!("primary 127.0.0.1:{port}")), "{error}");
+            }
+        }
+    }
+}
+
+/// A replica may be on its way back.
+async fn wait_until_confirmed(store: &RedisStore) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = one(store, put("k", PutMode::Set, "v")).await {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_stands_though_too_few_replicas_confirm() {
+    let (primary, replica) = pair(RedisVersion::Redis8);
+    let store = open(&format!("{}?wait_replicas=1&wait_ms=60&timeout_ms=5000", primary.url())).await;
+    set(&store, "k", "a").await;
+    primary.command(&["LPUSH", "list", "x"]);
+    replica.stop();
+    // From here on what was written before is not confirmed, either.
+    let error = one(&store, put("other", PutMode::Set, "v")).await.unwrap_err();
+    assert_eq!(error.known_effect(), Effect::Unknown, "{error}");
+    let error = one(&store, put("list", PutMode::Append, "w")).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::LayoutMismatch, Effect::NotApplied), "{error}");
+    // Scripts that were forgotten are loaded again.
+    primary.command(&["SCRIPT", "FLUSH"]);
+    let error = one(&store, put("k", PutMode::Append, "b")).await.unwrap_err();
+    assert_eq!((error.known_effect(), store.stats().scripts_reloaded), (Effect::Unknown, 1), "{error}");
+    replica.cont();
+    assert_eq!(settled(&store, "k").await, "ab");
 }

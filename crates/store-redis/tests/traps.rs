@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
@@ -14,7 +15,7 @@ use larder_core::{
     Arith, Cas, Ctx, Durability, Effect, ErrorKind, Eviction as Evicts, Op, PutMode, Reply, Route, Store, StoreExt,
     Ttl, Verb, Want,
 };
-use larder_store_redis::RedisStore;
+use larder_store_redis::{ClusterConfig, Config, RedisClusterStore, RedisStore};
 use larder_testkit::redis::{Eviction, RedisOptions, RedisServer, RedisVersion, Value};
 
 fn start(version: RedisVersion) -> RedisServer {
@@ -511,6 +512,18 @@ async fn forgotten_scripts_are_loaded_again_and_a_keys_order_is_kept() {
     }
 }
 
+/// The largest batch that is promised.
+#[tokio::test]
+async fn a_large_batch_is_done_after_scripts_were_forgotten() {
+    let server = start(RedisVersion::Redis8);
+    let store = open(&format!("{}?timeout_ms=60000", server.url())).await;
+    let ops = store.profile().batch_ops_max;
+    server.command(&["SCRIPT", "FLUSH"]);
+    let replies = all(&store, (0..ops).map(|at| put(&format!("k{at}"), PutMode::Set, "v"))).await;
+    assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))));
+    assert_eq!((replies.len(), store.stats().scripts_reloaded), (ops, 1));
+}
+
 #[tokio::test]
 async fn keys_with_braces_and_routes_are_apart_and_are_listed_by_their_names() {
     let server = start(RedisVersion::Redis7);
@@ -725,4 +738,22 @@ async fn nobody_listening_is_unavailable_and_names_the_server() {
     let error = refused(&format!("redis://{at}")).await;
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
     assert!(error.to_string().contains(&at.to_string()), "{error}");
+}
+
+/// A configuration that is made by hand may have what no URL can say.
+#[tokio::test]
+async fn a_timeout_that_is_out_of_bounds_is_refused() {
+    let server = start(RedisVersion::Valkey);
+    for timeout in [Duration::ZERO, Config::TIMEOUT_MAX + Duration::from_nanos(1), Duration::MAX] {
+        let config = Config::from_url(&server.url()).unwrap();
+        for node in [Config { timeout, ..config.clone() }, Config { connect_timeout: timeout, ..config }] {
+            let single = RedisStore::connect(node.clone()).await.expect_err("it connects");
+            let seeds = vec![("127.0.0.1".to_owned(), server.addr().port())];
+            let cluster = RedisClusterStore::connect(ClusterConfig { seeds, node }).await.expect_err("it connects");
+            for error in [single, cluster] {
+                assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+                assert!(error.to_string().contains("it must be 1 to 600000 ms"), "{error}");
+            }
+        }
+    }
 }

@@ -229,6 +229,26 @@ async fn a_write_that_waits_for_replicas_does_so_on_each_primary() {
     }
 }
 
+/// What `WAIT` says to a replica is no answer about the write, which is redirected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_waits_for_replicas_follows_its_primary() {
+    for version in RedisVersion::ALL {
+        let cluster = RedisCluster::start(version);
+        let url = format!("{}?wait_replicas=1&wait_ms=5000&timeout_ms=20000&connect_timeout_ms=5000", cluster.url());
+        let store = RedisClusterStore::connect(ClusterConfig::from_url(&url).unwrap()).await.unwrap();
+        let write = |value: &'static str| store.put(key("k"), PutMode::Set, value, Ttl::Never);
+        assert_eq!(write("v").await.unwrap(), Reply::Stored);
+        let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", "k"]).text().parse().unwrap();
+        let replica = cluster.primary_of(slot) + 3;
+        tokio::task::block_in_place(|| cluster.fail_over_to(replica));
+        let waits = cluster.nodes()[replica].calls("wait");
+        assert_eq!(write("w").await.unwrap(), Reply::Stored);
+        assert!(store.stats().redirections > 0, "it knew of the failover");
+        assert!(cluster.nodes()[replica].calls("wait") > waits);
+        assert_eq!(store.get(key("k")).await.unwrap().unwrap().value, "w");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_profile_tells_of_the_cluster() {
     for version in RedisVersion::ALL {

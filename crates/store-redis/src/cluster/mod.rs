@@ -103,7 +103,7 @@ impl RedisClusterStore {
     /// # Errors
     /// - [`ErrorKind::Unavailable`], [`ErrorKind::Timeout`]: no seed could be reached, or none knows of a slot that is served;
     /// - [`ErrorKind::Config`]: a node is not one of a cluster, wants a password or refuses the one that was given, or forbids a command that the
-    ///   store needs.
+    ///   store needs; or the configuration is wrong in itself.
     ///
     /// ```no_run
     /// # async fn example() -> larder_core::Result<()> {
@@ -113,6 +113,7 @@ impl RedisClusterStore {
     /// # }
     /// ```
     pub async fn connect(config: ClusterConfig) -> Result<RedisClusterStore> {
+        config.node.check()?;
         let value_bytes_max = config.node.value_bytes_max;
         let nodes = Arc::new(Nodes::new(config, Arc::new(Counters::default())));
         nodes.look().await?;

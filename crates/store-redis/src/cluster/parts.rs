@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Effect, Error, ErrorKind, Op, Replies, Reply, Result};
+use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result};
 use larder_net::{Backoff, all_of};
 use redis::{Cmd, ServerError, Value};
 use smallvec::SmallVec;
@@ -19,6 +19,7 @@ use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, placed, re
 use crate::counters::count;
 use crate::handshake::load;
 use crate::link::{Fault, Lines, Values};
+use crate::order;
 use crate::place::physical;
 use crate::replicas::Does;
 use crate::scripts::Script;
@@ -63,7 +64,7 @@ struct Part {
 /// What came of a part.
 struct Answered {
     values: Values,
-    /// What was sent once more and not answered, as places in the part, and why not; in `values` stands what was said the first time.
+    /// What was sent once more and not answered, as places in the part in their order, and why not; in `values` stands what was said the first time.
     lost: Option<(Vec<usize>, Fault)>,
 }
 
@@ -147,14 +148,12 @@ impl<'a> Run<'a> {
     /// Sorts what is pending by node. What nobody serves stays pending, refused.
     fn parts(&mut self, topology: &Topology) -> SmallVec<[Part; 1]> {
         let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
+        let is_again = self.pending.iter().any(|pending| pending.redirected.is_some() || pending.tries > 0);
+        // An earlier op on the same key says where a later one goes: they must not overtake each other.
+        let firsts = if is_again { order::firsts(self.pending.len(), |index| self.key(index)) } else { Vec::new() };
         for index in 0..self.pending.len() {
-            let pending = &self.pending[index];
-            // An earlier op on the same key says where this one goes: they must not overtake each other.
-            let first = match pending.redirected.is_some() || pending.tries > 0 {
-                true => (0..index).find(|&other| self.same_key(other, index)).unwrap_or(index),
-                false => index,
-            };
-            let (slot, redirected) = (pending.slot, self.pending[first].redirected.clone());
+            let first = firsts.get(index).copied().unwrap_or(index);
+            let (slot, redirected) = (self.pending[index].slot, self.pending[first].redirected.clone());
             let target = redirected.or_else(|| {
                 let owner = topology.map.owner(slot)?;
                 Some((topology.members[owner].clone(), Asking::No))
@@ -180,12 +179,10 @@ impl<'a> Run<'a> {
         parts
     }
 
-    fn same_key(&self, one: usize, other: usize) -> bool {
-        let key = |index: usize| {
-            let op = &self.batch[self.pending[index].at];
-            (&op.key, &op.route.with)
-        };
-        key(one) == key(other)
+    /// What is one key on the servers.
+    fn key(&self, index: usize) -> (&'a Key, &'a Option<Key>) {
+        let op = &self.batch[self.pending[index].at];
+        (&op.key, &op.route.with)
     }
 
     /// Sends a part, one pipeline. Scripts that the node has forgotten are loaded, and what needs them sent once more.
@@ -198,11 +195,7 @@ impl<'a> Run<'a> {
             return Ok(Answered { values, lost: None });
         }
         count(&self.nodes.counters.scripts_reloaded, 1);
-        let ran_after = |at: usize| {
-            (at + 1..values.len())
-                .any(|later| !is_no_script(&values[later]) && self.same_key(part.ops[at], part.ops[later]))
-        };
-        let again: Vec<usize> = (0..values.len()).filter(|&at| is_no_script(&values[at]) && !ran_after(at)).collect();
+        let again = order::not_overtaken(values.len(), |at| !is_no_script(&values[at]), |at| self.key(part.ops[at]));
         let rest = Part {
             member: part.member.clone(),
             ops: again.iter().map(|&at| part.ops[at]).collect(),
@@ -254,7 +247,7 @@ impl<'a> Run<'a> {
                 self.unanswered(part.ops[at], &part.member, &fault);
             }
         }
-        let told = part.ops.iter().zip(values).enumerate().filter(|(at, _)| !lost.contains(at));
+        let told = part.ops.iter().zip(values).enumerate().filter(|(at, _)| lost.binary_search(at).is_err());
         for (_, (&index, value)) in told {
             match value {
                 Value::ServerError(error) => self.refused(index, &part.member, &error),
@@ -367,19 +360,19 @@ impl<'a> Run<'a> {
 
     /// An op that was refused is not tried again where a later one on its key has run, or may have: the refusal is its outcome.
     fn keep_order(&mut self) {
+        if self.pending.iter().all(|pending| pending.refusal.is_none()) {
+            return;
+        }
+        let ran = |index: usize| {
+            let pending = &self.pending[index];
+            pending.refusal.is_none() && self.replies[pending.at].as_ref().map_or_else(Error::is_unknown, |_| true)
+        };
+        let again = order::not_overtaken(self.pending.len(), ran, |index| self.key(index));
+        let mut again = again.into_iter().peekable();
         for index in 0..self.pending.len() {
-            if self.pending[index].refusal.is_none() {
-                continue;
-            }
-            let overtaken = (index + 1..self.pending.len()).any(|later| {
-                let outcome = &self.replies[self.pending[later].at];
-                let ran = match outcome {
-                    Ok(_) => true,
-                    Err(error) => error.is_unknown(),
-                };
-                self.pending[later].refusal.is_none() && ran && self.same_key(index, later)
-            });
-            if overtaken && let Some(refusal) = self.pending[index].refusal.take() {
+            if again.next_if_eq(&index).is_none()
+                && let Some(refusal) = self.pending[index].refusal.take()
+            {
                 self.failed(index, refusal);
             }
         }

@@ -28,9 +28,19 @@ impl Refusal {
         error.code() == "NOSCRIPT"
     }
 
+    /// True if what was refused has written nothing.
+    pub(crate) fn is_of_all(error: &ServerError) -> bool {
+        half_done(error).is_none() && refused(error).known_effect() == Effect::NotApplied
+    }
+
     /// True if the server is a replica. A script of an old server wraps what its command answered.
     pub(crate) fn is_read_only(error: &ServerError) -> bool {
         error.code() == "READONLY" || error.details().is_some_and(|words| words.contains("-READONLY "))
+    }
+
+    /// True if it is a `WAIT` that was refused since the server is a replica.
+    pub(crate) fn is_wait_of_replica(error: &ServerError) -> bool {
+        error.details().is_some_and(|words| words.contains("replica instances"))
     }
 }
 

@@ -232,6 +232,9 @@ impl Options {
                     while journal.has_next() {
                         journal.advance();
                         engine.follow(&journal.path()).map_err(plain)?;
+                        // A file that is held open takes room on the disk after the engine has removed it.
+                        engine.sync().map_err(plain)?;
+                        engine.forget_earlier();
                     }
                 }
             }

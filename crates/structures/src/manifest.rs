@@ -325,7 +325,7 @@ const CREATE_TRIES_MAX: usize = 4;
 /// holds back would otherwise bring back, empty, what stood for long and was evicted, or a manifest that was dropped.
 ///
 /// # Errors
-/// Those of the store, with [`Effect::Unknown`] exactly where a manifest of ours may have landed or may yet; only then data stay. [`ErrorKind::Conflict`] if others
+/// Those of the store, with [`Effect::Unknown`] exactly where a manifest of ours may have landed or may yet; only then data stay, or where the time is over. [`ErrorKind::Conflict`] if others
 /// created and dropped it at each try.
 pub(crate) async fn create(
     store: &StoreRef,

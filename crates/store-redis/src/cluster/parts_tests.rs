@@ -58,14 +58,26 @@ async fn what_a_node_refuses_for_now_is_tried_again_until_it_is_done_or_the_dead
         assert_eq!(store.run_one(Ctx::default(), put.clone()).await.unwrap(), Reply::Stored, "{refusal}");
         assert_eq!(serves.heard().len() - before, 3, "{refusal}");
         serves.answers("SET K", &[&refusal]);
-        let began = Instant::now();
-        let soon = Ctx::default().at_most(Duration::from_millis(300));
-        let error = store.run_one(soon, put).await.unwrap_err();
+        let refused = async || {
+            let began = Instant::now();
+            let soon = Ctx::default().at_most(Duration::from_millis(300));
+            let error = store.run_one(soon, put.clone()).await.unwrap_err();
+            assert!(began.elapsed() >= Duration::from_millis(250), "{refusal}: not tried until the deadline");
+            error
+        };
+        let mut error = refused().await;
+        // The deadline may come while a try is under way: of a machine that is busy it does more often.
+        for _ in 0..20 {
+            if error.kind() != ErrorKind::Timeout {
+                break;
+            }
+            assert!(error.is_unknown(), "{error}");
+            error = refused().await;
+        }
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
         let code = refusal[1..].split(' ').next().unwrap();
         let said = error.to_string();
         assert!(said.contains(code) && said.contains("op add") && said.contains("key \"k\""), "{said}");
-        assert!(began.elapsed() >= Duration::from_millis(250), "{refusal}: not tried until the deadline");
     }
 }
 

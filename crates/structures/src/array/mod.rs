@@ -50,7 +50,7 @@
 //! An element has 0 bytes up to [`Array::element_bytes_max`]: the store's limit on a value less 3,022 bytes. The elements of one call may come to as
 //! much in each shard; a call with more is refused, and nothing is written. An element costs its bytes, 1 to 2 for its length, and 1 more if it begins with a zero byte; each write
 //! costs 14 to 17 bytes a shard more until it is compacted, and a change over several shards 13 to 30. A shard costs 27 bytes, its key and the writers it remembers
-//! (13 to 15 bytes each); the commits take up to 4 KB, with more than 250 shards a shard's bit in each of 16 to 30 numbers.
+//! (13 to 15 bytes each); the commits take up to 4 KB, with more than 250 shards a shard's bit in each of 16 to 30 numbers; beside a shard that is too full to note what it has settled, eight times that.
 //!
 //! Of several shards each notes now and then which changes it has settled, in 13 to 26 bytes, whether these touched it or not. One may be too full for it, mostly where it was filled before its first.
 //! Changes over other shards go on beside it for eight times as many as are kept else (2,048; with many shards, or items of a few KB, fewer), and then are [`Full`](larder_core::ErrorKind::Full), naming that shard, until something is removed from it.

@@ -135,7 +135,7 @@ impl fmt::Display for Mode {
 }
 
 impl Counter {
-    /// Opens a counter that is there, of either mode. **Round trips: 1**; 2 where a copy on another server is made again.
+    /// Opens a counter that is there, of either mode. **Round trips: 1**; 2 where a copy on another server is made again, 3 or 4 where another life's stands there.
     ///
     /// # Errors
     /// [`ErrorKind::Absent`] if there is none, [`ErrorKind::LayoutMismatch`] if the name holds another structure,
@@ -193,7 +193,7 @@ impl Counter {
     /// Adds a number, which may be negative.
     ///
     /// **Round trips: 1**; a process's first add 2. Exact, further: 2 where another process wrote the slot in between; with
-    /// several copies the first takes 3, and 5 after a server came back empty. Adds of tasks at the same time share them.
+    /// several copies the first takes 3, and 7 after a server came back empty. Adds of tasks at the same time share them.
     ///
     /// Safe to cancel: an add that was dropped while it waited is withdrawn, one under way is counted once or not at all.
     ///
@@ -255,7 +255,7 @@ impl Counter {
     /// is returned or remains, so nothing is lost between them. Two resets at once share it; on a fast counter both may take the
     /// same, and leave as much less than 0 as they took too much.
     ///
-    /// **Round trips: 2**, 1 where it was 0; with several copies 3; more where adds race it.
+    /// **Round trips: 2**, 1 where it was 0; with several copies 3, and 4 where one is missing; more where adds race it.
     ///
     /// Not safe to cancel: what a reset took that is dropped midway is gone, and nobody is told how much it was.
     ///

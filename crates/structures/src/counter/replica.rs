@@ -212,13 +212,17 @@ struct Work<'a> {
     cells: &'a [Cell],
     hold: Hold,
     next: Slot,
+    /// Why a copy cannot be made again, where its server says so.
+    refused: Option<Error>,
     done: Option<Written>,
 }
 
 /// Writes slots, each if it is still as its view says. **Round trips: 1** for slots that are claimed, else 2; 1 more where a copy is missing that has no blank.
 pub(super) async fn write(registers: &Registers, ctx: Ctx, jobs: Vec<Job>) -> Vec<Written> {
     let work = |job: Job| match (registers.places.get(usize::from(job.index)), job.view.hold) {
-        (Some(cells), register::Hold::Many(hold)) => Some(Work { cells, hold, next: job.next, done: None }),
+        (Some(cells), register::Hold::Many(hold)) => {
+            Some(Work { cells, hold, next: job.next, refused: None, done: None })
+        }
         _ => None,
     };
     let mut works: Vec<Work> = jobs.into_iter().filter_map(work).collect();
@@ -281,6 +285,9 @@ impl Work<'_> {
             Err(error) => return self.fail(error.effect(Effect::NotApplied)),
         };
         for (copy, answer) in self.hold.copies.iter_mut().zip(answers).filter(|(copy, _)| copy.is_missing()) {
+            if let (Copy::Missing, Some(Err(error))) = (&answer.now, answer.landed) {
+                self.refused.get_or_insert(error);
+            }
             *copy = match answer.now {
                 Copy::Present { .. } => Copy::Unread(beaten()),
                 now => now,
@@ -305,7 +312,7 @@ impl Work<'_> {
             Err(error) => return self.fail(error),
         };
         let mut promised = 0;
-        let mut fault = None;
+        let mut fault = self.refused.take();
         for (copy, answer) in self.hold.copies.iter_mut().zip(answers) {
             let is_ours = answer.now.record().is_some_and(|record| record.promised == ballot);
             if let Copy::Unread(error) = &answer.now {
@@ -548,7 +555,7 @@ mod tests {
     fn written(answers: [(Option<Result<bool>>, Copy); 3]) -> Written {
         let copies = vec![present(5, 1, slot(1)); 3];
         let hold = Hold { claimed: Some(ballot(5)), copies };
-        let mut work = Work { cells: &[], hold, next: slot(2), done: None };
+        let mut work = Work { cells: &[], hold, next: slot(2), refused: None, done: None };
         work.written(ballot(5), Ok(answers.map(|(landed, now)| Answer { landed, now }).into()));
         work.done.unwrap()
     }

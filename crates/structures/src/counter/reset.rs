@@ -39,7 +39,7 @@ enum Purpose {
 }
 
 impl Writer {
-    /// Takes every slot's sum away; the sum of what was taken. **Round trips: 2**, 1 if the counter was 0; with several copies 3.
+    /// Takes every slot's sum away; the sum of what was taken. **Round trips: 2**, 1 if the counter was 0; with several copies 3, and 4 where one is missing.
     ///
     /// Ends at the deadline or a moment behind it, whatever the store does.
     pub(super) async fn reset(&mut self, ctx: Ctx) -> Result<i128> {

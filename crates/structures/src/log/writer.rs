@@ -278,17 +278,26 @@ impl Writer {
         }
         // What is known of them no longer holds: the next put to each asks the list.
         let known = std::mem::take(&mut self.known);
-        if error.kind() == ErrorKind::RolledBack {
-            let piece = |(chunk, Known { part, incarnation, .. })| Some(piece(At { chunk, part }, incarnation?));
-            self.went_back = known.into_iter().filter_map(piece).collect();
+        if error.kind() != ErrorKind::RolledBack {
+            return;
+        }
+        let now_ms = self.inner.now_ms();
+        for (chunk, Known { part, incarnation, .. }) in known {
+            // All parts of it: whoever puts there next goes from the first to the last that is listed, and not by those in between.
+            let listed = self.list.iter().flat_map(|list| list.between(chunk, chunk)).copied();
+            let last = incarnation.map(|incarnation| piece(At { chunk, part }, incarnation));
+            for piece in listed.chain(last).filter(|piece| !self.inner.is_over(piece.number, now_ms)) {
+                if !self.went_back.contains(&piece) {
+                    self.went_back.push(piece);
+                }
+            }
         }
     }
 
-    /// Lists the parts anew that this handle went on putting into while the list lacked them. What fails is done by the next who puts there.
+    /// Lists the parts anew of the chunks that this handle went on putting into while the list lacked some of them. What fails, or is dropped, is done behind its next write.
     async fn relist(&mut self) {
-        let pieces = std::mem::take(&mut self.went_back);
-        if !pieces.is_empty() {
-            _ = self.inner.ledger.register(self.deadline, &pieces).await;
+        if !self.went_back.is_empty() && self.inner.ledger.register(self.deadline, &self.went_back).await.is_ok() {
+            self.went_back.clear();
         }
     }
 

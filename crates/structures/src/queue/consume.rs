@@ -662,7 +662,10 @@ impl Consumer {
         self.view = None;
         self.marked.clear();
         let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
-        let unmarked = leases.iter().filter_map(|lease| Some((*lease, self.refused(answers.next())?))).collect();
+        let unmarked: Vec<_> =
+            leases.iter().filter_map(|lease| Some((*lease, self.refused(answers.next())?))).collect();
+        // What was not heard of may come late, also where the write itself is known not to have landed.
+        self.is_in_doubt |= !unmarked.is_empty();
         let wrote = Wrote::new(&value, answers.next(), answers.next());
         for asked in request.asked.into_iter().skip(at + 2) {
             let reply = answers.next();

@@ -329,11 +329,15 @@ fn value_bytes_max(profile: &Profile, key_bytes: usize) -> usize {
     profile.value_bytes_max(key_bytes).min(u32::MAX as usize)
 }
 
+/// A segment that is opened takes as many: it and a read of it, the link of the one before and a read of that, and, of a stack, its note.
+const BATCH_OPS_MIN: usize = 5;
+
 fn check_profile(profile: &Profile, kind: Kind) -> Result<()> {
     let lacks = match () {
         () if !profile.cas => "conditional writes (cas)",
         () if !profile.delete_cas => "deletes by token",
         () if profile.ttl == TtlSupport::None => "lives (ttl), which leases are made of",
+        () if profile.batch_ops_max < BATCH_OPS_MIN => "batches of 5 ops",
         () => return Ok(()),
     };
     let detail = format!("a {} needs {lacks}, which this store does not have", kind.as_str());

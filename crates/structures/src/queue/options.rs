@@ -83,7 +83,7 @@ macro_rules! builder {
             /// # Errors
             /// [`BadInput`](larder_core::ErrorKind::BadInput) for a name of 0 or more than 64 bytes and for options that are out of range,
             /// [`Absent`](larder_core::ErrorKind::Absent) if there is none, [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch) for another
-            /// structure or other sizes, [`Unsupported`](larder_core::ErrorKind::Unsupported) on a store without cas, deletes by token or lives,
+            /// structure or other sizes, [`Unsupported`](larder_core::ErrorKind::Unsupported) on a store without cas, deletes by token, lives or batches of 5 ops,
             /// [`Lost`](larder_core::ErrorKind::Lost) if its state is gone.
             pub async fn open(&self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<$handle> {
                 Ok($handle(Shared::open(store, name, $kind, &self.0, false).await?))

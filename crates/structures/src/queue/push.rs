@@ -561,7 +561,8 @@ impl Pusher {
             // A segment that did not take its note or link stays on record, and those above it too: so the way down is known.
             state.records.drain(..left);
         } else if left < leaving.len() {
-            return Err(fault.unwrap_or_else(larder_core::ext::no_reply).effect(Effect::NotApplied));
+            // Without a fault another opener was faster with a link: whoever looks anew finds his segment.
+            return fault.map_or(Ok(false), |fault| Err(fault.effect(Effect::NotApplied)));
         }
         // A queue gets there by itself, unless the tail that it took from is gone.
         if engine.order == Order::Lifo || next.was_taken_from {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, ManualClock, Replies, StoreRef};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, ManualClock, Profile, Replies, Run, Store, StoreRef};
 use larder_core::{Key, Op, PutMode, Reply, Route, StoreExt, Ttl, Verb, Want};
 use larder_layers::Counting;
 use larder_structures::{Counter, Name, registry};
@@ -146,6 +146,42 @@ async fn with_two_copies_adds_wait_for_both() {
     assert!(total == 101 || total == 111, "{total}");
     let fresh = Counter::open(&store, "n").await.unwrap();
     assert_eq!(fresh.get().await.unwrap(), total);
+}
+
+/// A store that makes nothing.
+#[derive(Debug)]
+struct NoRoom(StoreRef);
+
+impl Store for NoRoom {
+    fn profile(&self) -> Arc<Profile> {
+        self.0.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(async move {
+            let makes = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Add, .. });
+            let others = batch.iter().filter(|op| !makes(op)).cloned().collect();
+            let mut replies = self.0.run(ctx, others).await.into_iter();
+            let full = || Err(Error::new(ErrorKind::Full, "no room").effect(Effect::NotApplied));
+            batch.iter().map(|op| if makes(op) { full() } else { replies.next().unwrap() }).collect()
+        })
+    }
+}
+
+#[tokio::test]
+async fn where_a_server_has_no_room_for_a_copy_an_add_that_needs_it_says_so() {
+    let nodes = nodes(2);
+    let store = fleet(&nodes);
+    let options = Counter::options().copies(2).slots(1);
+    options.open_or_create(&store, "n").await.unwrap().add(1).await.unwrap();
+    nodes[1].restart_empty();
+    let full: StoreRef = Arc::new(NoRoom(store.clone()));
+    let counter = Counter::open(&full, "n").await.unwrap();
+    let error = counter.add(10).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    let fresh = Counter::open(&store, "n").await.unwrap();
+    fresh.add(100).await.unwrap();
+    assert_eq!(fresh.get().await.unwrap(), 101);
 }
 
 #[tokio::test]

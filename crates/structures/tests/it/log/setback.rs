@@ -22,6 +22,36 @@ async fn put_until_a_second_part(log: &EventLog, store: &StoreRef) -> Bytes {
     panic!("40 events of 4,000 bytes are in one part");
 }
 
+/// Several parts that the list lacks: those below the last one, too.
+#[tokio::test]
+async fn every_part_that_a_list_went_back_behind_is_found_again_once_its_putter_is_told() {
+    let (store, clock): (StoreRef, _) = (Arc::new(MemoryStore::new()), clock());
+    let log = options(&clock).open_or_create(&store, "l").await.unwrap();
+    let before = put_until_a_second_part(&log, &store).await;
+    let mut acknowledged = Vec::new();
+    for n in 0..40 {
+        acknowledged.push(format!("third-{n}-{:04000}", 0));
+        log.put_at(START_MS, acknowledged.last().unwrap()).await.unwrap();
+    }
+    store.put(ledger_key(&store, "l").await, PutMode::Set, before, Ttl::Never).await.unwrap();
+    let error = loop {
+        let text = format!("behind-{}-{:04000}", acknowledged.len(), 0);
+        match log.put_at(START_MS, &text).await {
+            Ok(()) => acknowledged.push(text),
+            Err(error) => break error,
+        }
+        assert!(acknowledged.len() < 80, "its putter is told");
+    };
+    assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
+    // Who puts next finds the last part, and nobody comes by the others.
+    let fresh = options(&clock).open(&store, "l").await.unwrap();
+    fresh.put_at(START_MS, "goes on").await.unwrap();
+    let found = texts(fresh.fetch(..).await.unwrap());
+    for text in acknowledged.iter().chain([&"goes on".to_owned()]) {
+        assert!(found.contains(text), "{}", &text[..7]);
+    }
+}
+
 /// Whoever made the part that the list lacks, and however the putter comes to ask the list.
 #[tokio::test]
 async fn what_is_put_behind_a_list_that_went_back_is_found_again_once_its_putter_is_told() {

@@ -17,7 +17,10 @@ async fn a_store_that_lacks_what_they_need_is_told_what_that_is() {
     let cas: Lacks = |profile| profile.cas = false;
     let delete_cas: Lacks = |profile| profile.delete_cas = false;
     let ttl: Lacks = |profile| profile.ttl = TtlSupport::None;
-    for (lacks, named) in [(cas, "(cas)"), (delete_cas, "deletes by token"), (ttl, "lives (ttl)")] {
+    let few: Lacks = |profile| profile.batch_ops_max = 4;
+    for (lacks, named) in
+        [(cas, "(cas)"), (delete_cas, "deletes by token"), (ttl, "lives (ttl)"), (few, "batches of 5 ops")]
+    {
         for kind in BOTH {
             let memory = Arc::new(MemoryStore::new());
             let store = Shaped::over(&(memory.clone() as StoreRef), lacks);

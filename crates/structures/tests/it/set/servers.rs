@@ -36,7 +36,8 @@ async fn with_one_server_of_three_down_its_shards_fail_by_name_and_the_others_go
         let options = || Set::options().timeout(Duration::from_millis(800));
         let set = options().shards(24).open_or_create(&store, "s").await.unwrap();
         set.add(members(MEMBERS)).await.unwrap();
-        let url = format!("memcached://{}", list[1]);
+        // The others may have left their mark on it by then.
+        let url = format!("memcached://{}?fleet=ignore", list[1]);
         servers[1].kill9();
 
         // A read of all shards names what cannot be reached; it is no smaller set.

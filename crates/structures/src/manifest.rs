@@ -391,7 +391,8 @@ async fn draw(
             Ok(_) => {}
             Err(error) if error.is_unknown() => {
                 events::retry(events::subject(new.kind, name), error.kind());
-                drafts.iter_mut().for_each(|draft| draft.is_in_doubt |= draft.generation == new.generation);
+                // The one of this try.
+                drafts.last_mut().into_iter().for_each(|draft| draft.is_in_doubt = true);
                 doubt = Some(error);
             }
             Err(error) => return Err(failed(error, doubt)),

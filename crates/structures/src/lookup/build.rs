@@ -8,7 +8,7 @@
 //! | 4. read all of them back | the same |
 //! | 5. the head puts it in force, and marks the one before as over | keys of the one before, which the next build removes; handles see the head within a second |
 //! | 6. remove the keys of what is over | the same |
-//! | 7. the head forgets it | nothing |
+//! | 7. the head forgets it, but what this build has ended: a request of that may be under way yet, and the next build sees to it | nothing |
 //!
 //! Steps 2, 5 and 7 are conditional writes of one item. Of two builds at the same time the later one goes on; the other finds itself over at its next batch.
 
@@ -108,7 +108,7 @@ impl Inner {
         };
         told(Progress { step: Step::Packing, done: all, all });
         let unchanged = |error: Error| error.effect(Effect::NotApplied);
-        let version = self.announce(build, &packed).await.map_err(unchanged)?;
+        let (version, ended) = self.announce(build, &packed).await.map_err(unchanged)?;
         if let Err(error) = self.write(&version, &packed, told).await {
             self.give_up(&version).await;
             return Err(unchanged(error));
@@ -123,26 +123,26 @@ impl Inner {
             }
         };
         self.learn_parts(&version, &packed.parts);
-        let is_swept = self.sweep(&head).await.is_ok();
+        let is_swept = self.sweep(&head, &ended).await.is_ok();
         let directory: u64 = packed.parts.iter().map(|part| part.len() as u64).sum();
         let bytes = packed.bytes + directory;
         Ok(Built { version: version.number, rows: packed.rows, blocks: version.blocks, bytes, is_swept })
     }
 
-    /// Step 2, and removes the keys of what is over.
-    async fn announce(&self, build: u64, packed: &Packed) -> Result<Version> {
+    /// Step 2, and removes the keys of what is over. The version, and the builds that it has ended.
+    async fn announce(&self, build: u64, packed: &Packed) -> Result<(Version, Vec<Version>)> {
         let mut is_full = false;
         match self.try_announce(build, packed, &mut is_full).await {
             // By versions that could not be removed until now, perhaps.
             Err(_) if is_full => {
-                self.sweep(&self.read_head(self.ctx()).await?.0).await?;
+                self.sweep(&self.read_head(self.ctx()).await?.0, &[]).await?;
                 self.try_announce(build, packed, &mut is_full).await
             }
             announced => announced,
         }
     }
 
-    async fn try_announce(&self, build: u64, packed: &Packed, is_full: &mut bool) -> Result<Version> {
+    async fn try_announce(&self, build: u64, packed: &Packed, is_full: &mut bool) -> Result<(Version, Vec<Version>)> {
         let listed = |head: &Head| head.others.iter().copied().find(|version| version.build == build);
         let mut before = Vec::new();
         let head = self
@@ -171,8 +171,9 @@ impl Inner {
         // Announced by a try whose reply was lost, it may have been ended by others before it was seen here.
         let version = listed(&head).filter(|version| !version.is_over).ok_or_else(|| self.displaced())?;
         // Best effort: what is left stays listed, and is removed once this version is in force, or by the next build.
-        _ = self.clear(&before).await;
-        Ok(version)
+        _ = self.clear(&before, |version| version.is_over).await;
+        before.retain(|version| !version.is_over);
+        Ok((version, before))
     }
 
     /// Steps 3 and 4.
@@ -306,21 +307,21 @@ impl Inner {
         .await
     }
 
-    /// Steps 6 and 7: what the head lists as over.
-    async fn sweep(&self, head: &Head) -> Result<()> {
+    /// Steps 6 and 7: what the head lists as over. What this build has `ended` may still have a request under way: it stays listed.
+    async fn sweep(&self, head: &Head, ended: &[Version]) -> Result<()> {
         let over: Vec<Version> = head.others.iter().copied().filter(|version| version.is_over).collect();
-        self.clear(&over).await
+        self.clear(&over, |version| ended.iter().all(|other| other.build != version.build)).await
     }
 
-    /// Removes the keys of versions, up to the first where that fails, and takes those off the head that were over before: they are written to by nobody any more.
-    async fn clear(&self, versions: &[Version]) -> Result<()> {
+    /// Removes the keys of versions, up to the first where that fails, and takes those off the head that nobody writes to any more.
+    async fn clear(&self, versions: &[Version], is_still: impl Fn(&Version) -> bool) -> Result<()> {
         let (mut gone, mut outcome) = (Vec::new(), Ok(()));
         for version in versions {
             outcome = self.remove_keys(std::slice::from_ref(version)).await;
             if outcome.is_err() {
                 break;
             }
-            gone.extend(version.is_over.then_some(*version));
+            gone.extend(is_still(version).then_some(*version));
         }
         self.forget(&gone).await.and(outcome)
     }

@@ -216,6 +216,7 @@ impl Inner {
                 self.read_portable(deadline, &wanted, parts, &mut out).await?
             };
             if !self.settle_all(deadline, &seen).await?.contains(&Known::Meanwhile) {
+                self.vigil().check()?;
                 return Ok(out);
             }
         }

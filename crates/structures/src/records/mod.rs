@@ -557,7 +557,9 @@ impl PackedRecords {
     /// # Ok(()) }
     /// ```
     pub async fn highest(&self) -> Result<Option<u64>> {
-        Ok(self.0.end().await?.checked_sub(1))
+        let end = self.0.end().await?;
+        self.0.vigil().check()?;
+        Ok(end.checked_sub(1))
     }
 
     /// How many of all records, from id 0 to the highest, have which values in these fields. Without a field it counts them. **Round trips: 3**,

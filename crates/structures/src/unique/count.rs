@@ -103,11 +103,14 @@ impl Core {
         })
     }
 
-    /// Figures of a period. **Round trips:** twice those of [`count`](Core::count), and natively 1 more for every 4,096 shards.
+    /// Figures of a period. **Round trips:** those of [`count`](Core::count), and 1 more of a sketch, natively 1 more for every 4,096 shards.
     pub(super) async fn stat(&self, ctx: Ctx, period: u64) -> Result<Option<UniqueStat>> {
         let Some(day) = self.day(ctx, period).await? else { return Ok(None) };
         let counts = self.counts(ctx, &day).await?;
-        let count = self.count(ctx, period).await?;
+        let count = match self.params.precision {
+            Precision::Sketch { .. } => self.count(ctx, period).await?,
+            _ => self.counted(counts.iter().copied().map(u64::from).sum(), &day),
+        };
         let unpacked_shards = if self.is_native() { self.unpacked_sets(ctx, &day).await? } else { 0 };
         Ok(Some(UniqueStat {
             period,

@@ -158,16 +158,17 @@ impl Core {
     /// How many are expected in a period: by how many came in the one before. **Round trips: 1 to 2**, and as many as its shards take; 0 where it is over.
     ///
     /// # Errors
-    /// Those of the store. A period before that was lost, or is over, tells nothing, and is no error.
+    /// Those of the store. A period before that was lost, is over, or has another program's bytes in it tells nothing, and is no error.
     pub(super) async fn forecast(&self, ctx: Ctx, period: u64) -> Result<u64> {
         let before = match period.checked_sub(1).filter(|&before| self.is_kept(before)) {
             Some(before) => match self.count(ctx, before).await {
                 Ok(count) => Some(count.visitors),
-                Err(error) if error.kind() == ErrorKind::Lost && self.vigil().check().is_ok() => None,
+                Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::LayoutMismatch) => None,
                 Err(error) => return Err(error),
             },
             None => None,
         };
+        self.vigil().check()?;
         Ok(sizing::forecast(before, self.params.expected))
     }
 
@@ -223,8 +224,10 @@ impl Core {
             Err(error) => return Err(error),
         };
         let Some(doubt) = doubt else { return Ok(false) };
-        let found = one(self.store.run(ctx, Batch::from_buf([Op::get(key, Want::VALUE)])).await);
+        let found = one(self.store.run(ctx, Batch::from_buf([Op::get(key, Want::VALUE | Want::CAS)])).await);
         match found.map(Reply::into_item) {
+            // The void one stands yet: ours may take its place.
+            Ok(Some(item)) if void.is_some() && item.cas == void => Err(doubt),
             Ok(Some(item)) => Ok(Head::decode(&item.value).is_ok_and(|head| head.incarnation == day.head.incarnation)),
             _ => Err(doubt),
         }
@@ -333,13 +336,15 @@ fn is_spent(piece: &Piece) -> bool {
     piece.part == FORGOTTEN && planned_shards(piece) == 0
 }
 
-/// Entries that are spent, of other periods, where there are too many: those of the first ones.
+/// Entries of lives that are spent, of other periods, where there are too many: those of the first ones, with what came of them late.
 fn surplus(list: &List, period: u64) -> Vec<Piece> {
     // Their numbers are those of the periods.
     let is_of_another = |piece: &&Piece| is_spent(piece) && piece.number != period;
-    let mut spent: Vec<Piece> = list.pieces().iter().filter(is_of_another).copied().collect();
-    spent.truncate(spent.len().saturating_sub(FORGOTTEN_MAX));
-    spent
+    let life = |piece: &Piece| (period_of(piece), piece.incarnation);
+    let spent: Vec<(u64, u64)> = list.pieces().iter().filter(is_of_another).map(life).collect();
+    let first: BTreeSet<(u64, u64)> = spent[..spent.len().saturating_sub(FORGOTTEN_MAX)].iter().copied().collect();
+    // An entry that says that one was made, without this that says that it was forgotten, were a loss.
+    list.pieces().iter().filter(|piece| first.contains(&life(piece))).copied().collect()
 }
 
 /// True where another try may fare better.

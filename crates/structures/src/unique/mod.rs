@@ -50,7 +50,7 @@
 //! | is_new | 1 |
 //! | are_new_in | 1 for every 4,096 shards that ids stand in |
 //! | count, count_in | 1 for every 4,096 shards; no values travel, but that of a sketch |
-//! | stat | twice as many as a count; in sets three times |
+//! | stat | as a count; twice as many in sets, and of a sketch |
 //! | forecast | as a count of the period before |
 //! | union | 1 for every 256 shards of each period; the values travel |
 //! | forget | 4, and 1 more for each further 4,096 shards; 1 where nobody came |
@@ -536,8 +536,8 @@ impl UniqueVisitors {
         Ok(count)
     }
 
-    /// How many visitors a period would be made for: half as many again as came in the one before it; where nobody came, what the options say. **Round
-    /// trips: 1** for every 4,096 shards of the period before, one more where the handle does not know it; none where that one is over.
+    /// How many visitors a period would be made for: half as many again as came in the one before it; where nobody came, or what is left of it cannot be read, what the
+    /// options say. **Round trips: 1** for every 4,096 shards of the period before, one more where the handle does not know it; none where that one is over.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -560,8 +560,8 @@ impl UniqueVisitors {
         self.0.core.forecast(self.ctx(), period).await
     }
 
-    /// Figures of a period; `None` for one in which nobody came. **Round trips:** twice those of [`count`](UniqueVisitors::count), and one
-    /// more for every 4,096 shards where they are sets of the server's own, which is asked how it keeps them.
+    /// Figures of a period; `None` for one in which nobody came. **Round trips:** those of [`count`](UniqueVisitors::count); twice as many of a sketch, and where
+    /// shards are sets of the server's own, which is asked how it keeps them.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -578,8 +578,11 @@ impl UniqueVisitors {
     /// # Errors
     /// As [`count_in`](UniqueVisitors::count_in).
     pub async fn stat(&self, period: u64) -> Result<Option<UniqueStat>> {
-        self.0.core.expect_kept(period)?;
-        self.0.core.stat(self.ctx(), period).await
+        let core = &self.0.core;
+        core.expect_kept(period)?;
+        let stat = core.stat(self.ctx(), period).await?;
+        core.vigil().check()?;
+        Ok(stat)
     }
 
     /// Removes a period with all its visitors: one that is not wanted any more, or what is left of one that was lost. **Round trips: 4**, and 1 more for each further

@@ -308,8 +308,9 @@ impl Core {
             for &shard in part {
                 let (marked, size) = (next().and_then(is_marked)?, next()?);
                 match size.into_native() {
-                    Some(NativeReply::Count(members)) if marked => {
-                        sizes.push(u32::try_from(members.saturating_sub(1)).unwrap_or(u32::MAX));
+                    // The mark is one of them. They are two commands: a shard that goes in between has none.
+                    Some(NativeReply::Count(members @ 1..)) if marked => {
+                        sizes.push(u32::try_from(members - 1).unwrap_or(u32::MAX));
                     }
                     Some(NativeReply::Count(_)) => return Err(self.lost_shard(day, shard)),
                     _ => return Err(strange()),

@@ -156,7 +156,7 @@ impl UniqueVisitorsOptions {
     /// let options = larder_structures::UniqueVisitors::options().timeout(std::time::Duration::from_secs(1));
     /// ```
     pub fn timeout(self, timeout: Duration) -> UniqueVisitorsOptions {
-        UniqueVisitorsOptions { timeout: Some(timeout), ..self }
+        UniqueVisitorsOptions { timeout: Some(timeout.min(timeout::TIMEOUT_MAX)), ..self }
     }
 
     /// The clock that tells which period it is; the system's unless said.

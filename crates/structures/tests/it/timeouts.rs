@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use larder_core::{StoreRef, ambient};
 use larder_store_memory::MemoryStore;
 use larder_structures::records::Schema;
-use larder_structures::{Array, EventLog, PackedRecords, Queue, Set, ShardedHash, Table};
+use larder_structures::{
+    Array, Counter, EventLog, PackedRecords, PackedTable, Queue, Set, ShardedHash, Table, UniqueVisitors, Visitors,
+};
 
 use crate::support::sieve::Sieve;
 
@@ -32,7 +34,7 @@ async fn a_call_takes_a_day_at_the_most() {
     }
     for longest in [DAY - Duration::from_secs(1), DAY, Duration::MAX] {
         let records = PackedRecords::options().schema(Schema::parse(["n:u8"]).unwrap());
-        check!(Array, EventLog, Queue, Set, ShardedHash, Table over longest);
+        check!(Array, Counter, EventLog, PackedTable, Queue, Set, ShardedHash, Table, UniqueVisitors, Visitors over longest);
         records.timeout(longest).open_or_create(&store, "records").await.unwrap();
     }
 }

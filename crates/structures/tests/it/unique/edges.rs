@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::{
-    Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, ManualClock, Profile, PutMode, Run, Store, StoreExt,
-    StoreRef, Ttl,
+    Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Key, ManualClock, Profile, PutMode, Run, Store,
+    StoreExt, StoreRef, Ttl,
 };
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
@@ -321,6 +321,50 @@ async fn a_forecast_that_cannot_be_read_is_an_error_and_no_guess() {
     assert_eq!(site.forecast(year).await.unwrap_err().kind(), ErrorKind::Unavailable);
     faulty.heal();
     assert_eq!(site.forecast(year).await.unwrap(), 150);
+}
+
+/// Yesterday's damage is yesterday's: who comes first today is counted.
+#[tokio::test]
+async fn a_period_after_one_with_another_programs_bytes_in_it_is_made_for_what_the_options_say() {
+    let inner = Arc::new(MemoryStore::new());
+    let store: StoreRef = inner.clone();
+    let site = options().expected(700).open_or_create(&store, "site").await.unwrap();
+    let year = site.current().unwrap();
+    site.add_in(year - 1, 0..100u64).await.unwrap();
+    let mut keys = Vec::new();
+    for shard in 0..inner.shards() {
+        inner.each_of_shard(shard, |key, _| keys.push(Key::new(key.to_vec()).unwrap()));
+    }
+    let heads: Vec<Key> =
+        keys.into_iter().filter(|key| key.as_bytes().rsplit(|&byte| byte == b'.').next().unwrap()[0] == b'h').collect();
+    assert_eq!(heads.len(), 1, "{heads:?}");
+    store.put(heads[0].clone(), PutMode::Set, "theirs", Ttl::Never).await.unwrap();
+    let fresh = options().expected(700).open(&store, "site").await.unwrap();
+    assert_eq!(fresh.count_in(year - 1).await.unwrap_err().kind(), ErrorKind::LayoutMismatch);
+    assert_eq!(fresh.forecast(year).await.unwrap(), 700);
+    assert_eq!(fresh.add([7u64]).await.unwrap(), [Novelty::New]);
+}
+
+/// The structure was made again by others while its old keys are there: what they say is not what it is asked for.
+#[tokio::test]
+async fn figures_and_forecasts_of_a_life_that_is_over_are_a_loss() {
+    for is_stat in [true, false] {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(50 * 365 * 86_400 + 1)));
+        let site = options().clock(clock.clone()).open_or_create(&store, "site").await.unwrap();
+        let year = site.current().unwrap();
+        site.add([7u64]).await.unwrap();
+        store.delete(Name::new("site").unwrap().manifest_key().unwrap()).await.unwrap();
+        options().open_or_create(&store, "site").await.unwrap();
+        clock.advance(Duration::from_secs(61));
+        let told = match is_stat {
+            true => site.stat(year).await.map(|_| ()),
+            false => site.forecast(year + 1).await.map(|_| ()),
+        };
+        let error = told.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+        assert!(error.to_string().contains("made again by others"), "{error}");
+    }
 }
 
 /// A store that never answers, and gives up when it is told to.

@@ -9,6 +9,7 @@ use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::{Name, Novelty, UniqueVisitors, registry};
 use larder_testkit::yielding::Yielding;
+use tokio::sync::Notify;
 
 use super::support::{DAY, ENTRY, HEAD, SHARDS, memory, open, options};
 use crate::support::answering::Answering;
@@ -267,6 +268,64 @@ async fn a_head_that_was_forgotten_and_stands_is_nobodys_and_gives_way() {
     }
     drop_all(&store).await;
     assert_eq!(inner.stats().items, 0);
+}
+
+/// A head whose reply was lost may take the place of the void one yet, while that stands: its shards are there then.
+#[tokio::test]
+async fn a_head_that_comes_late_in_the_place_of_one_that_was_forgotten_has_its_shards() {
+    let (_, memory) = memory();
+    let store = Shaped::over(&memory, |profile| profile.delete_cas = false);
+    let hooked = Hooked::new(&store);
+    let site = open(&hooked.shared()).await;
+    site.add([7u64]).await.unwrap();
+    forget(&site).await;
+    let late = Arc::new(Mutex::new(None));
+    let sent = late.clone();
+    hooked.at(HEAD, move |_, batch| async move {
+        let replies = fail(&batch, Effect::Unknown);
+        *sent.lock().unwrap() = Some(batch);
+        replies
+    });
+    // He looks whose head it is, and finds the void one.
+    hooked.at(HEAD + 2, move |store, batch| async move {
+        let head = late.lock().unwrap().take().unwrap();
+        assert!(matches!(store.run(Ctx::default(), head).await[..], [Ok(Reply::Stored)]));
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(site.add([7u64]).await.unwrap(), [Novelty::New]);
+    assert_eq!((count(&site).await, count(&open(&store).await).await), (1, 1));
+}
+
+/// Of lives that were forgotten the list keeps 1,024: what it lets go of it lets go of whole.
+#[tokio::test]
+async fn an_entry_that_came_late_goes_with_the_word_that_its_life_was_forgotten() {
+    let (_, store) = memory();
+    let hooked = Hooked::new(&store);
+    let days = options().period(DAY);
+    let maker = days.open_or_create(&hooked.shared(), "site").await.unwrap();
+    let other = days.open(&store, "site").await.unwrap();
+    let first = maker.current().unwrap() - 1_100;
+    let (late, died) = (Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
+    let (sent, dies) = (late.clone(), died.clone());
+    hooked.at(ENTRY, move |_, batch| async move {
+        *sent.lock().unwrap() = Some(batch);
+        dies.notify_one();
+        std::future::pending().await
+    });
+    tokio::select! {
+        _ = maker.add_in(first, [7u64]) => panic!("it came to an end"),
+        () = died.notified() => {}
+    }
+    other.forget(first).await.unwrap();
+    let batch: Batch = late.lock().unwrap().take().unwrap();
+    assert!(store.run(Ctx::default(), batch).await.iter().all(|reply| matches!(reply, Ok(Reply::Stored))));
+    assert_eq!(other.count_in(first).await.unwrap().visitors, 0, "the entry is passed over");
+    for period in first + 1..first + 1_090 {
+        other.add_in(period, [7u64]).await.unwrap();
+        other.forget(period).await.unwrap();
+    }
+    assert_eq!(other.count_in(first).await.unwrap().visitors, 0);
+    assert_eq!(other.add_in(first, [7u64]).await.unwrap(), [Novelty::New]);
 }
 
 /// A head that goes just before the next one would take its place: it is looked for once more.

@@ -2,19 +2,20 @@
 
 use std::ffi::OsString;
 use std::future::pending;
-use std::io::{self, Write};
 use std::pin::pin;
 use std::time::Duration;
 
+use ::bytes::Bytes;
 use clap::{Args, Subcommand, ValueHint};
 use larder::cache::{Cached, Lookup, Source};
 use larder::{Cache, Error, ErrorKind};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::args::{Named, positive_time, time};
 use crate::exit::{Exit, Failure, say};
 use crate::output::{argument, bytes, os_string};
-use crate::run::{Beyond, End, Forwarded, Output, Running, code_of, code_of_signal};
+use crate::run::{Beyond, End, Forwarded, Output, Running, code_of, code_of_signal, print_unless_told};
 use crate::session::Session;
 
 /// What the command finds in its environment.
@@ -81,7 +82,7 @@ that fails caches nothing: its output is passed on, its exit code returned, and 
 
 A cached value may be gone at any time: the server evicts what it has no room for. A value that could not be cached is printed all the same, \
 with a warning on standard error; exit code 0. One over the store's limit is passed on as it comes (with --json it is exit code 2). The value ends when the command has ended and \
-all that it started has closed its standard output; a signal ends that wait, too. Nobody's command ended within --wait: exit code 6.
+all that it started has closed its standard output; a signal ends that wait, too, and the printing to a reader who is slow. Nobody's command ended within --wait: exit code 6.
 
 Round trips: open 1 (2 when the cache is created), a hit 1; with the command 3: the look, the lease, the value, and 1 more at each third of --lease; 2 in all for a hit, 4 with the command, 5 when the cache is created.
 
@@ -123,7 +124,7 @@ async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
         signal = signals.next() => return Ok(code_of_signal(signal)),
     };
     let rebuild = match lookup {
-        Ok(Lookup::Found(cached)) => return print(session, args, &cached),
+        Ok(Lookup::Found(cached)) => return print(session, args, &cached, &mut signals).await,
         Ok(Lookup::Rebuild(rebuild)) => rebuild.renewing(),
         Err(error) if error.kind() == ErrorKind::Timeout && !error.is_unknown() => {
             return Err(Failure::from(error).hint("--wait waits longer, --stale serves the last value meanwhile"));
@@ -133,15 +134,16 @@ async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
     let bytes_max = cache.value_bytes_max(key);
     // A JSON object cannot be begun before its value is known.
     let beyond = if session.out.json { Beyond::Dropped } else { Beyond::PassedOn };
-    let (code, output) = match made(&args.command, [name, key], &mut signals, (bytes_max, beyond)).await {
-        Ok(made) => made,
-        Err(failure) => {
-            rebuild.give_up().await;
-            return Err(failure);
-        }
-    };
+    let Made { code, output, signalled } =
+        match made(&args.command, [name, key], &mut signals, (bytes_max, beyond)).await {
+            Ok(made) => made,
+            Err(failure) => {
+                rebuild.give_up().await;
+                return Err(failure);
+            }
+        };
     if code == 0 && output.over().is_none() {
-        return print(session, args, &rebuild.finish(output.kept()).await);
+        return print(session, args, &rebuild.finish(output.kept()).await, &mut signals).await;
     }
     rebuild.give_up().await;
     if let (0, Some(bytes)) = (code, output.over()) {
@@ -152,19 +154,32 @@ async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
         }
         say(&format!("warning: the value was not cached: {detail}"));
     }
-    let mut out = io::stdout().lock();
-    out.write_all(&output.kept())?;
-    out.flush()?;
-    Ok(code)
+    if output.over().is_some() {
+        // Nothing was kept; and of what was passed on a part may be left with a reader who is slow.
+        return Ok(code);
+    }
+    let within = signalled.map(|signal| (GRACE, signal));
+    let told = print_unless_told(&mut signals, within, output.kept()).await?;
+    Ok(told.filter(|_| signalled.is_none()).map_or(code, code_of_signal))
 }
 
-/// Runs the command for a cache's name and a key; its exit code, and what it printed.
+/// What became of a command.
+struct Made {
+    /// Its exit code.
+    code: u8,
+    /// What it printed.
+    output: Output,
+    /// The first signal that came meanwhile.
+    signalled: Option<Signal>,
+}
+
+/// Runs the command for a cache's name and a key.
 async fn made(
     command: &[OsString],
     [name, key]: [&[u8]; 2],
     signals: &mut Forwarded,
     (bytes_max, beyond): (usize, Beyond),
-) -> Result<(u8, Output), Failure> {
+) -> Result<Made, Failure> {
     let env = [(ENV_NAME, os_string(name)), (ENV_KEY, os_string(key))];
     let mut running = Running::start_captured(command, &env)?;
     let mut output = running.output(bytes_max, beyond);
@@ -192,10 +207,12 @@ async fn made(
         (code, late)
     };
     // What a signal ended is not known to be whole.
-    Ok((late.filter(|_| code == 0).map_or(code, code_of_signal), output))
+    let code = late.filter(|_| code == 0).map_or(code, code_of_signal);
+    Ok(Made { code, output, signalled: running.signalled().or(late) })
 }
 
-fn print(session: &Session, args: &CacheGet, cached: &Cached) -> Result<u8, Failure> {
+/// Prints a value. A signal ends that, too: who reads may be slow.
+async fn print(session: &Session, args: &CacheGet, cached: &Cached, signals: &mut Forwarded) -> Result<u8, Failure> {
     let (source, kept) = match &cached.source {
         Source::Fresh => ("fresh", None),
         Source::Stale => ("stale", None),
@@ -206,7 +223,7 @@ fn print(session: &Session, args: &CacheGet, cached: &Cached) -> Result<u8, Fail
     if let Some(error) = kept {
         say(&format!("warning: the value was not cached, or may not have been: {error}"));
     }
-    if session.out.json {
+    let printed = if session.out.json {
         let CacheEntry { named, key } = &args.entry;
         let object = json!({
             "name": bytes(named.bytes()),
@@ -215,11 +232,10 @@ fn print(session: &Session, args: &CacheGet, cached: &Cached) -> Result<u8, Fail
             "source": source,
             "kept": cached.is_kept(),
         });
-        session.out.answer("", &object)?;
+        Bytes::from(format!("{object}\n"))
     } else {
-        let mut out = io::stdout().lock();
-        out.write_all(&cached.value)?;
-        out.flush()?;
-    }
-    Ok(Exit::Ok as u8)
+        cached.value.clone()
+    };
+    let told = print_unless_told(signals, None, printed).await?;
+    Ok(told.map_or(Exit::Ok as u8, code_of_signal))
 }

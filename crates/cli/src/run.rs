@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group, te
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::exit::{Exit, Failure};
@@ -34,30 +35,34 @@ pub(crate) enum End {
     Ended,
 }
 
-/// The signals that are meant for the command. From the moment this is made they no longer end this process.
+/// The signals that are meant for the command. From the moment this is made they no longer end this process. What whoever started it has it ignore, as `nohup` does hangups, stays ignored.
 #[derive(Debug)]
 pub(crate) struct Forwarded {
-    interrupt: Signals,
-    terminate: Signals,
-    hangup: Signals,
+    interrupt: Option<Signals>,
+    terminate: Option<Signals>,
+    hangup: Option<Signals>,
 }
 
 impl Forwarded {
     pub(crate) fn listen() -> io::Result<Forwarded> {
+        let ignored = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let unless_ignored = |kind: SignalKind| {
+            let is_ignored = ignored >> (kind.as_raw_value() - 1) & 1 == 1;
+            if is_ignored { Ok(None) } else { signal(kind).map(Some) }
+        };
         Ok(Forwarded {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
+            interrupt: unless_ignored(SignalKind::interrupt())?,
+            terminate: unless_ignored(SignalKind::terminate())?,
+            hangup: unless_ignored(SignalKind::hangup())?,
         })
     }
 
     /// The next signal.
     pub(crate) async fn next(&mut self) -> Signal {
         tokio::select! {
-            Some(()) = self.interrupt.recv() => Signal::INT,
-            Some(()) = self.terminate.recv() => Signal::TERM,
-            Some(()) = self.hangup.recv() => Signal::HUP,
-            else => std::future::pending().await,
+            () = one_of(&mut self.interrupt) => Signal::INT,
+            () = one_of(&mut self.terminate) => Signal::TERM,
+            () = one_of(&mut self.hangup) => Signal::HUP,
         }
     }
 
@@ -69,6 +74,53 @@ impl Forwarded {
             () = std::future::ready(()) => false,
         }
     }
+}
+
+/// Waits for the next of these signals: for ever where they are ignored.
+async fn one_of(signals: &mut Option<Signals>) {
+    let heard = match signals {
+        Some(signals) => signals.recv().await,
+        None => None,
+    };
+    if heard.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The signals that a process ignores, by what the system tells of it: a bit each, the lowest that of signal 1. None where it does not tell.
+fn ignored(status: &str) -> u64 {
+    let hex = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Prints on a thread of its own, since who reads may be slow, and hears signals meanwhile: the one that came first, and then what was not printed yet is left to that thread, which ends with this process. With `within`
+/// it is left to it after so long, too, as by a signal that came before.
+pub(crate) async fn print_unless_told(
+    signals: &mut Forwarded,
+    within: Option<(Duration, Signal)>,
+    bytes: impl AsRef<[u8]> + Send + 'static,
+) -> io::Result<Option<Signal>> {
+    let (limit, earlier) = within.map_or((None, None), |(limit, signal)| (Some(Instant::now() + limit), Some(signal)));
+    tokio::select! {
+        biased;
+        printed = on_a_thread(move || print(bytes.as_ref())) => printed.map(|()| None),
+        () = sleep_until(limit.unwrap_or_else(Instant::now)), if limit.is_some() => Ok(earlier),
+        signal = signals.next() => Ok(earlier.or(Some(signal))),
+    }
+}
+
+fn print(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// Does what blocks on a thread that nothing waits for when this process ends, unlike those of the runtime.
+async fn on_a_thread(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    let (done, outcome) = oneshot::channel();
+    // Whoever waited may have given up.
+    std::thread::Builder::new().spawn(move || _ = done.send(act()))?;
+    outcome.await.map_err(io::Error::other)?
 }
 
 /// A running command.
@@ -128,6 +180,11 @@ impl Running {
         let child = command.spawn().map_err(|error| cannot_run(program, &error))?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         Ok(Running { child, pid, leads, signalled: None })
+    }
+
+    /// The first signal that came while it was supervised.
+    pub(crate) fn signalled(&self) -> Option<Signal> {
+        self.signalled
     }
 
     /// Waits for the command to end, hands signals on to it, and ends it when `until` is there first: by SIGTERM, and by
@@ -250,8 +307,7 @@ impl Output {
             let passed = if was_over { part[..count].to_vec() } else { std::mem::take(&mut self.kept) };
             if self.beyond == Beyond::PassedOn {
                 // Who reads there may be slow: signals are heard meanwhile.
-                let written = tokio::task::spawn_blocking(move || io::stdout().write_all(&passed));
-                written.await.map_err(io::Error::other)??;
+                on_a_thread(move || io::stdout().write_all(&passed)).await?;
             }
         }
     }
@@ -288,4 +344,16 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
 fn is_foreground() -> bool {
     let Ok(terminal) = File::open("/dev/tty") else { return false };
     rustix::termios::tcgetpgrp(&terminal).is_ok_and(|group| group == getpgrp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read_of_what_the_system_tells() {
+        let of = |line: &str| ignored(&format!("Name:\tlarder\nSigBlk:\t0000000000000001\n{line}\nSigCgt:\t02\n"));
+        assert_eq!(of("SigIgn:\t0000000000001003"), 0x1003);
+        assert_eq!([of("SigIgn:\tx"), of(""), ignored("")], [0; 3]);
+    }
 }

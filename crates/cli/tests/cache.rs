@@ -3,7 +3,8 @@
 mod common;
 
 use std::fs;
-use std::time::Duration;
+use std::io::Read;
+use std::time::{Duration, Instant};
 
 use common::{Done, finish, larder, on, until, wait};
 use larder_testkit::servers::{Memcached, Version};
@@ -129,7 +130,7 @@ fn a_signal_ends_the_wait_for_what_the_command_left_behind() {
         let running = getting(&url, key, "--ttl 5m --lease 1h", &script).spawn().unwrap();
         let left = common::number_in(&begun);
         std::thread::sleep(Duration::from_millis(300));
-        let told = std::time::Instant::now();
+        let told = Instant::now();
         kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
         let done = wait(running);
         assert_eq!((done.code(), &done.stdout[..]), (143, &b"part"[..]), "{}", done.stderr);
@@ -138,6 +139,35 @@ fn a_signal_ends_the_wait_for_what_the_command_left_behind() {
         _ = kill_process(Pid::from_raw(left).unwrap(), Signal::KILL);
         fs::remove_file(&begun).unwrap();
     }
+}
+
+/// Of a value that a pipe does not hold, and that nobody reads on.
+#[test]
+fn a_signal_ends_the_printing_to_a_slow_reader() {
+    let (_server, url) = server();
+    let small = "head -c 500000 /dev/zero";
+    get(&url, "hit", "--ttl 5m", small).exits(0);
+    for (key, options, script) in [
+        ("hit", "", small),
+        ("hit", "--json", small),
+        ("miss", "", small),
+        ("fails", "", "head -c 500000 /dev/zero; exit 3"),
+        ("over", "", "head -c 5000000 /dev/zero"),
+        ("endless", "", "cat /dev/zero"),
+    ] {
+        let mut running = getting(&url, key, &format!("--ttl 5m --lease 1h {options}"), script).spawn().unwrap();
+        let mut stdout = running.stdout.take().unwrap();
+        // It has begun to print.
+        stdout.read_exact(&mut [0]).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let told = Instant::now();
+        kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
+        let done = wait(running);
+        assert_eq!(done.code(), 143, "{key}: {}", done.stderr);
+        assert!(told.elapsed() < Duration::from_secs(20), "{key}: {:?}", told.elapsed());
+        drop(stdout);
+    }
+    assert_eq!(get(&url, "endless", "--ttl 5m --wait 0", "printf v").exits(0), "v", "the lease was given up");
 }
 
 #[test]

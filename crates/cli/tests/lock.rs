@@ -153,6 +153,25 @@ fn signals_are_handed_on_and_the_lock_is_given_back() {
 }
 
 #[test]
+fn a_hangup_that_nohup_has_ignored_reaches_neither_it_nor_the_command() {
+    let (_server, url) = server();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let mut command = std::process::Command::new("nohup");
+    command.args([env!("CARGO_BIN_EXE_larder"), "lock", "run", "nightly", "--", "sh", "-c"]);
+    command.arg("echo $$ > $FILE; while [ -e $FILE ]; do sleep 0.05; done; exit 42");
+    command.env("LARDER_STORE", &url).env("FILE", &file).stdin(Stdio::null());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    number_in(&file);
+    signal(&child, Signal::HUP);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(state(&url), "held");
+    fs::remove_file(&file).unwrap();
+    wait(child).exits(42);
+    assert_eq!(state(&url), "free");
+}
+
+#[test]
 fn a_signal_while_it_waits_ends_the_wait() {
     let (_server, url) = server();
     let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Done, is_alive, larder, number_in, on, on_with_input, until, wait};
@@ -288,6 +288,73 @@ fn a_worker_that_is_told_to_stop_ends_its_command_and_gives_the_item_back() {
         assert_eq!(on(&url, "queue len jobs").exits(0), left);
         _ = fs::remove_file(&file);
     }
+}
+
+#[test]
+fn a_worker_that_is_told_to_stop_gives_no_item_up() {
+    for script in [
+        "echo $$ > $FILE; exec sleep 1000",
+        // One that says so as if it had failed by itself.
+        "trap 'exit 1' TERM; echo $$ > $FILE; while :; do sleep 0.05; done",
+    ] {
+        let (_server, url) = server();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        on(&url, "queue push jobs job").exits(0);
+        let worker = start(&url, "--attempts-max 1", script, &file);
+        number_in(&file);
+        kill_process(Pid::from_child(&worker), Signal::TERM).unwrap();
+        let done = wait(worker);
+        assert_eq!(done.code(), 128 + 15);
+        assert!(done.stderr.contains("the item is given back"), "{}", done.stderr);
+        let stat = on(&url, "--json queue stat jobs").json();
+        assert_eq!((&stat["claimed"], &stat["ready"]), (&0.into(), &1.into()), "{stat}");
+        // A failure of its own is one.
+        let done = work(&url, "--attempts-max 1 --idle-exit 0s", "exit 1");
+        done.exits(0);
+        assert!(done.stderr.contains("the item is given up"), "{}", done.stderr);
+        assert_eq!(on(&url, "queue len jobs").exits(0), "0\n");
+    }
+}
+
+/// As by a service manager, which tells all processes of a service at once: the command has ended by then.
+#[test]
+fn a_command_that_was_told_to_stop_before_its_worker_is_not_given_up() {
+    let (_server, url) = server();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid");
+    on(&url, "queue push jobs job").exits(0);
+    let worker = start(&url, "--attempts-max 1", "echo $$ > $FILE; exec sleep 1000", &file);
+    let command = Pid::from_raw(number_in(&file)).unwrap();
+    kill_process(command, Signal::TERM).unwrap();
+    kill_process(Pid::from_child(&worker), Signal::TERM).unwrap();
+    assert_eq!(wait(worker).code(), 128 + 15);
+    assert_eq!(on(&url, "queue len jobs").exits(0), "1\n");
+}
+
+/// `nohup` has a hangup ignored, and a shell without job control the interrupts of what is in the background.
+#[test]
+fn a_worker_goes_on_through_signals_that_whoever_started_it_ignores() {
+    let (_server, url) = server();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid");
+    on(&url, "queue push jobs job").exits(0);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_larder"), "queue", "work", "jobs"]);
+    command.args(["--idle-exit", "0s", "--", "sh", "-c", "echo $$ > $FILE; while [ -e $FILE ]; do sleep 0.05; done"]);
+    command.env("LARDER_STORE", &url).env("FILE", &file);
+    let worker = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let command = Pid::from_raw(number_in(&file)).unwrap();
+    for signal in [Signal::HUP, Signal::INT] {
+        kill_process(Pid::from_child(&worker), signal).unwrap();
+        kill_process(command, signal).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    fs::remove_file(&file).unwrap();
+    let done = wait(worker);
+    done.exits(0);
+    assert_eq!(done.stderr, "");
+    assert_eq!(on(&url, "queue len jobs").exits(0), "0\n");
 }
 
 #[test]

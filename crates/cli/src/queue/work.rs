@@ -11,7 +11,7 @@ use larder::text::Shown;
 use larder::{Error, ErrorKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::Line;
 use crate::args::{Named, positive_time, time};
@@ -28,6 +28,8 @@ const ENV_CLAIM: &str = "LARDER_CLAIM";
 const ENV_ITEM_BYTES_MAX: usize = 64 * 1024;
 /// How long a command whose lease is gone has to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
+/// A signal that comes so soon behind the failure of a command may have been what ended that.
+const TOLD_WITHIN: Duration = Duration::from_millis(100);
 /// The lease is renewed after this part of it.
 const RENEW_AT: u32 = 3;
 
@@ -50,7 +52,7 @@ pub(crate) struct Work {
     /// How long to wait at the most before looking again when there is nothing, where the store does not tell of changes; and after a command that failed
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_time)]
     pub(crate) poll: Duration,
-    /// Give an item up that failed so often: say so, and acknowledge it
+    /// Give an item up that failed so often, unless it was this worker that was told to stop: say so, and acknowledge it
     #[arg(long, value_name = "N")]
     pub(crate) attempts_max: Option<std::num::NonZeroU32>,
     /// The command and its arguments
@@ -65,7 +67,7 @@ any worker to try again after --poll. The lease is renewed while the command run
 that dies loses its item when the lease ends, up to 2 s late; so a command may run twice for an item, and must bear it.
 
 Runs until it is told to stop. SIGINT, SIGTERM and SIGHUP are handed on to the commands; when they have ended, larder exits with 128 + the signal. \
-With --once it exits as the command does.
+An item whose command failed then is given back, also where --attempts-max is reached. What whoever started larder has it ignore, as nohup does SIGHUP, stays ignored. With --once it exits as the command does.
 
 When there is nothing it waits until an item comes where the store tells of changes (Redis and Valkey); elsewhere it looks again after --poll, or half of it at the least.
 
@@ -227,7 +229,8 @@ async fn handle(args: &Work, claim: &Claim, signals: &mut Forwarded) -> Result<F
         return Ok(Fate::Done);
     }
     let failed = format!("the command for {} exited with {code}, at attempt {}", Shown(item), claim.attempts());
-    if args.attempts_max.is_some_and(|max| claim.attempts() >= max.get()) {
+    let is_last = args.attempts_max.is_some_and(|max| claim.attempts() >= max.get());
+    if is_last && !is_told_to_stop(&running, signals).await {
         say(&format!("warning: {failed}: the item is given up"));
         acknowledge(claim).await;
     } else {
@@ -235,6 +238,11 @@ async fn handle(args: &Work, claim: &Claim, signals: &mut Forwarded) -> Result<F
         give_back(claim).await;
     }
     Ok(Fate::Failed(code))
+}
+
+/// True if this worker was told to stop, or is just now: whoever stops all processes of a service may tell the command first.
+async fn is_told_to_stop(running: &Running, signals: &mut Forwarded) -> bool {
+    running.signalled().is_some() || timeout(TOLD_WITHIN, signals.next()).await.is_ok()
 }
 
 /// Renews the lease; ends when it is lost, or is over though nobody said so: an answer is waited for no longer than it lasts.

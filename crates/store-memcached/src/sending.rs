@@ -12,7 +12,7 @@
 //! read before a write on its key whose effect is unknown, since it could find what came behind it, and a write behind one, since it
 //! could be carried out before it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -117,6 +117,7 @@ impl<'a> Sending<'a> {
         let mut groups: SmallVec<[(Arc<Conn>, Places); 1]> = SmallVec::new();
         let first_token = todo.iter().find_map(|place| self.batch[*place].cas());
         let home = first_token.and_then(|cas| self.node.conn_of(cas.session)).unwrap_or_else(|| conn.clone());
+        let mut repeated = None;
         for place in todo {
             let op = &self.batch[*place];
             let conn = match op.cas() {
@@ -127,7 +128,7 @@ impl<'a> Sending<'a> {
                 Some(cas) if cas.token == 0 => None,
                 Some(cas) if cas.session == home.session => Some(home.clone()),
                 // Ops on one key take effect in order, which two connections cannot promise. A token can always be refused.
-                Some(_) if todo.iter().any(|other| other != place && self.batch[*other].key == op.key) => None,
+                Some(_) if repeated.get_or_insert_with(|| repeated_keys(self.batch, todo)).contains(&op.key) => None,
                 Some(cas) => self.node.conn_of(cas.session),
             };
             let Some(conn) = conn else {
@@ -274,6 +275,12 @@ fn named(error: Error, op: &Op, node: &Node) -> Error {
 pub(crate) fn ordered(mut results: Vec<(usize, Result<Reply>)>) -> Replies {
     results.sort_unstable_by_key(|(place, _)| *place);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The keys that several of these ops have.
+fn repeated_keys<'b>(batch: &'b Batch, places: &[usize]) -> HashSet<&'b Key> {
+    let mut seen = HashSet::with_capacity(places.len());
+    places.iter().map(|place| &batch[*place].key).filter(|&key| !seen.insert(key)).collect()
 }
 
 #[cfg(test)]

@@ -156,6 +156,19 @@ impl Config {
                 return Err(Error::new(ErrorKind::Config, detail));
             }
         }
+        let Some(WaitReplicas { replicas, timeout }) = self.wait else { return Ok(()) };
+        if !(1..=WaitReplicas::MAX).contains(&replicas) {
+            let detail = format!("writes are to wait for {replicas} replicas; it must be 1 to {}", WaitReplicas::MAX);
+            return Err(Error::new(ErrorKind::Config, detail));
+        }
+        // The server takes whole milliseconds, and none stands for ever.
+        if timeout < Config::TIMEOUT_MIN || timeout > self.timeout {
+            let (least, most) = (Config::TIMEOUT_MIN.as_millis(), self.timeout);
+            let detail = format!(
+                "writes are to wait {timeout:?} for replicas; it must be {least} ms or more, and within the timeout, {most:?}"
+            );
+            return Err(Error::new(ErrorKind::Config, detail));
+        }
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use larder_core::{
     Arith, Cas, Ctx, Durability, Effect, ErrorKind, Eviction as Evicts, Op, PutMode, Reply, Route, Store, StoreExt,
     Ttl, Verb, Want,
 };
-use larder_store_redis::{ClusterConfig, Config, RedisClusterStore, RedisStore};
+use larder_store_redis::{ClusterConfig, Config, RedisClusterStore, RedisStore, WaitReplicas};
 use larder_testkit::redis::{Eviction, RedisOptions, RedisServer, RedisVersion, Value};
 
 fn start(version: RedisVersion) -> RedisServer {
@@ -755,5 +755,25 @@ async fn a_timeout_that_is_out_of_bounds_is_refused() {
                 assert!(error.to_string().contains("it must be 1 to 600000 ms"), "{error}");
             }
         }
+    }
+}
+
+/// `WAIT` of no time waits for ever.
+#[tokio::test]
+async fn a_wait_for_replicas_that_is_out_of_bounds_is_refused() {
+    let server = start(RedisVersion::Valkey);
+    let (some, within) = (Duration::from_millis(500), "within the timeout, 1s");
+    for (replicas, timeout, part) in [
+        (0, some, "0 replicas; it must be 1 to 64"),
+        (65, some, "65 replicas; it must be 1 to 64"),
+        (1, Duration::ZERO, within),
+        (1, Duration::from_micros(999), within),
+        (1, Duration::from_secs(2), within),
+    ] {
+        let config = Config::from_url(&server.url()).unwrap();
+        let node = Config { wait: Some(WaitReplicas { replicas, timeout }), ..config };
+        let error = RedisStore::connect(node).await.expect_err("it connects");
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
     }
 }

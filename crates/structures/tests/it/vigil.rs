@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{ClockRef, Ctx, ErrorKind, ManualClock, Op, PutMode, Reply, Route, StoreExt, StoreRef, Ttl, Want};
+use bytes::Bytes;
+use larder_core::{
+    ClockRef, Ctx, ErrorKind, Key, ManualClock, Op, PutMode, Reply, Route, StoreExt, StoreRef, Ttl, Want,
+};
 use larder_structures::{Counter, Name, Set};
 
 use crate::counter::fleet::{Fleet, Node};
@@ -154,30 +157,72 @@ async fn a_manifest_is_not_put_back_where_data_went_too() {
     }
 }
 
+/// Three servers, each with a copy of the manifest.
+struct Three {
+    nodes: Vec<Arc<Node>>,
+    store: StoreRef,
+    manifest: Key,
+}
+
+impl Three {
+    fn new() -> Three {
+        let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
+        let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+        Three { nodes, store, manifest: Name::new("n").unwrap().manifest_key().unwrap() }
+    }
+
+    async fn at(&self, rank: u8, op: Op) -> Reply {
+        self.store.run_one(Ctx::default(), op.routed(Route { with: None, rank })).await.unwrap()
+    }
+
+    /// The copy on a server.
+    async fn copy(&self, rank: u8) -> Option<Bytes> {
+        self.at(rank, Op::get(self.manifest.clone(), Want::VALUE)).await.into_item().map(|item| item.value)
+    }
+
+    async fn put(&self, rank: u8, value: impl Into<Bytes>) {
+        let put = Op::put(self.manifest.clone(), PutMode::Set, value, Ttl::Never);
+        assert_eq!(self.at(rank, put).await, Reply::Stored);
+    }
+
+    async fn evict(&self, ranks: impl IntoIterator<Item = u8>) {
+        for rank in ranks {
+            assert_eq!(self.at(rank, Op::delete(self.manifest.clone())).await, Reply::Deleted, "rank {rank}");
+        }
+    }
+
+    /// On which servers a copy stands.
+    async fn there(&self) -> [bool; 3] {
+        let mut there = [false; 3];
+        for rank in 0..3 {
+            there[usize::from(rank)] = self.copy(rank).await.is_some();
+        }
+        there
+    }
+}
+
+/// A counter on three servers that looks at its manifest a minute later, by a client whose batches a test meets.
+async fn hooked_counter(three: &Three) -> (Counter, Arc<Hooked>, Arc<ManualClock>) {
+    let (clock, shared) = manual();
+    let hooked = Hooked::new(&three.store);
+    let options = Counter::options().copies(3).slots(1).clock(shared);
+    (options.open_or_create(&hooked.shared(), "n").await.unwrap(), hooked, clock)
+}
+
 #[tokio::test]
 async fn of_copies_those_that_are_missing_are_put_back_wherever_they_stood() {
     for evicted in [vec![0], vec![1], vec![2], vec![0, 2], vec![0, 1, 2]] {
         for is_write in [false, true] {
-            let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
-            let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+            let three = Three::new();
             let (clock, shared) = manual();
-            let counter = Counter::options().copies(3).clock(shared).open_or_create(&store, "n").await.unwrap();
+            let counter = Counter::options().copies(3).clock(shared).open_or_create(&three.store, "n").await.unwrap();
             counter.add(1).await.unwrap();
-            let key = Name::new("n").unwrap().manifest_key().unwrap();
-            let at = |rank| Route { with: None, rank };
-            for &rank in &evicted {
-                let deleted = store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(rank))).await.unwrap();
-                assert_eq!(deleted, Reply::Deleted, "{evicted:?}");
-            }
+            three.evict(evicted.iter().copied()).await;
             clock.advance(MINUTE);
             let handle = Handle::Counter(counter);
             handle.use_as(is_write).await.unwrap();
             settle().await;
-            for rank in 0..3 {
-                let get = Op::get(key.clone(), Want::empty()).routed(at(rank));
-                let found = store.run_one(Ctx::default(), get).await.unwrap();
-                assert!(matches!(found, Reply::Item(_)), "rank {rank} of {evicted:?}, written {is_write}");
-            }
+            assert_eq!(three.there().await, [true; 3], "of {evicted:?}, written {is_write}");
             assert_eq!(handle.read().await.unwrap(), 1 + i128::from(is_write));
         }
     }
@@ -201,19 +246,12 @@ async fn a_batch_that_is_full_is_sent_as_it_is_and_the_look_after_it() {
 /// All servers are emptied while the manifest is put back, as by a drop: what stands then on the server that decides says that the data are lost, and no copy stays behind.
 #[tokio::test]
 async fn of_copies_that_are_put_back_after_the_data_went_only_the_one_that_decides_stays() {
-    let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
-    let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
-    let (clock, shared) = manual();
-    let hooked = Hooked::new(&store);
-    let options = Counter::options().copies(3).slots(1).clock(shared);
-    let counter = options.open_or_create(&hooked.shared(), "n").await.unwrap();
+    let three = Three::new();
+    let (counter, hooked, clock) = hooked_counter(&three).await;
     counter.add(1).await.unwrap();
-    let key = Name::new("n").unwrap().manifest_key().unwrap();
-    let at = |rank| Route { with: None, rank };
-    for rank in 0..3 {
-        store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(rank))).await.unwrap();
-    }
+    three.evict(0..3).await;
     clock.advance(MINUTE);
+    let nodes = three.nodes.clone();
     // The read with the look in it, the look at the data, and what puts the manifest back.
     hooked.at(3, move |store, batch| async move {
         nodes.iter().for_each(|node| node.restart_empty());
@@ -223,12 +261,8 @@ async fn of_copies_that_are_put_back_after_the_data_went_only_the_one_that_decid
     for _ in 0..3 {
         settle().await;
     }
-    for (rank, is_there) in [(0, true), (1, false), (2, false)] {
-        let get = Op::get(key.clone(), Want::empty()).routed(at(rank));
-        let found = store.run_one(Ctx::default(), get).await.unwrap();
-        assert_eq!(matches!(found, Reply::Item(_)), is_there, "rank {rank}");
-    }
-    let error = match Counter::open(&store, "n").await {
+    assert_eq!(three.there().await, [true, false, false]);
+    let error = match Counter::open(&three.store, "n").await {
         Ok(counter) => counter.get().await.unwrap_err(),
         Err(error) => error,
     };
@@ -238,28 +272,20 @@ async fn of_copies_that_are_put_back_after_the_data_went_only_the_one_that_decid
 /// A copy that does not decide, of another life: it is replaced as if there were none.
 #[tokio::test]
 async fn a_copy_that_another_life_left_is_replaced_by_the_first_use_after_a_minute() {
-    let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
-    let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
-    let key = Name::new("n").unwrap().manifest_key().unwrap();
-    let at = |rank| Route { with: None, rank };
-    let read = async |rank| {
-        let get = Op::get(key.clone(), Want::VALUE).routed(at(rank));
-        store.run_one(Ctx::default(), get).await.unwrap().into_item().unwrap().value
-    };
+    let three = Three::new();
+    let read = async |rank| three.copy(rank).await.unwrap();
     for is_evicted in [false, true] {
         let (clock, shared) = manual();
-        let counter = Counter::options().copies(3).clock(shared).open_or_create(&store, "n").await.unwrap();
+        let counter = Counter::options().copies(3).clock(shared).open_or_create(&three.store, "n").await.unwrap();
         let ours = read(0).await;
         let mut other = ours.to_vec();
         // The first byte of the generation.
         other[8] ^= 1;
-        for (rank, value) in [(1, other), (2, b"another program's".to_vec())] {
-            let put = Op::put(key.clone(), PutMode::Set, value, Ttl::Never).routed(at(rank));
-            store.run_one(Ctx::default(), put).await.unwrap();
-        }
+        three.put(1, other).await;
+        three.put(2, "another program's").await;
         if is_evicted {
             // It is put back first, and the copy is replaced by the next look.
-            store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(0))).await.unwrap();
+            three.evict([0]).await;
             clock.advance(MINUTE);
             assert_eq!(counter.get().await.unwrap(), 0);
             settle().await;
@@ -272,27 +298,20 @@ async fn a_copy_that_another_life_left_is_replaced_by_the_first_use_after_a_minu
         settle().await;
         assert_eq!([read(0).await, read(1).await], [ours.clone(), ours]);
         assert_eq!(read(2).await, "another program's");
-        store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(2))).await.unwrap();
+        three.evict([2]).await;
     }
 }
 
 /// What stands there by then is another life's: it is not what was put back.
 #[tokio::test]
 async fn of_copies_that_are_taken_back_one_that_another_life_wrote_since_stays() {
-    let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
-    let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
-    let (clock, shared) = manual();
-    let hooked = Hooked::new(&store);
-    let options = Counter::options().copies(3).slots(1).clock(shared);
-    let counter = options.open_or_create(&hooked.shared(), "n").await.unwrap();
-    let key = Name::new("n").unwrap().manifest_key().unwrap();
-    let slot = data_key(&store, "n", 's', 0).await;
-    let at = |rank| Route { with: None, rank };
-    for rank in 1..3 {
-        store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(rank))).await.unwrap();
-    }
+    let three = Three::new();
+    let (counter, hooked, clock) = hooked_counter(&three).await;
+    let slot = data_key(&three.store, "n", 's', 0).await;
+    three.evict(1..3).await;
     clock.advance(MINUTE);
-    let others = Op::put(key.clone(), PutMode::Set, "another life's", Ttl::Never).routed(at(1));
+    let at = |rank| Route { with: None, rank };
+    let others = Op::put(three.manifest.clone(), PutMode::Set, "another life's", Ttl::Never).routed(at(1));
     // The read with the look in it, the look at the data, what puts the copies back, the second look, and what takes them back.
     hooked.at(3, move |store, batch| async move {
         let replies = store.run(Ctx::default(), batch).await;
@@ -310,9 +329,5 @@ async fn of_copies_that_are_taken_back_one_that_another_life_wrote_since_stays()
     for _ in 0..3 {
         settle().await;
     }
-    for (rank, is_there) in [(1, true), (2, false)] {
-        let get = Op::get(key.clone(), Want::empty()).routed(at(rank));
-        let found = store.run_one(Ctx::default(), get).await.unwrap();
-        assert_eq!(matches!(found, Reply::Item(_)), is_there, "rank {rank}");
-    }
+    assert_eq!(three.there().await[1..], [true, false]);
 }

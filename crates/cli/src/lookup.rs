@@ -44,8 +44,8 @@ Examples:
     Build(LookupBuild),
     /// Print the rows of addresses or numbers; exit code 1 if one has none
     #[command(after_help = "\
-A line a key: the key, and COLUMN=VALUE for each column, apart by tabs; the key alone where there is no row. With --field the value alone, or an empty line. `-` reads keys from \
-standard input, one a line. What was evicted is lost, exit code 4, and no missing row.
+A line a key: the key, and COLUMN=VALUE for each column, apart by tabs; the key alone where there is no row. With --field the value alone, or an empty line. Values come out byte by byte as they were in the CSV. `-` reads keys from \
+standard input, one a line. With --json an object a key, with what tells of the row and, apart from that, its `fields`, of which --field leaves one; they are null where there is no row. What was evicted is lost, exit code 4, and no missing row.
 
 Round trips: open 3, get 1 for all that touch 1 MiB of the packed table.
 
@@ -217,7 +217,7 @@ async fn get(session: &Session, args: &LookupGet) -> Result<Exit, Failure> {
     for_each_batch_in_turn(BATCH, Source::of(&args.keys)?, look, |(keys, found)| {
         is_any_missing |= found.iter().any(Option::is_none);
         let columns = table.columns();
-        session.out.answers(keys.iter().zip(&found).map(|(key, found)| shown(key, found.as_ref(), &columns, only)))
+        session.out.raw_answers(keys.iter().zip(&found).map(|(key, found)| shown(key, found.as_ref(), &columns, only)))
     })
     .await?;
     Ok(if is_any_missing { Exit::No } else { Exit::Ok })
@@ -236,21 +236,21 @@ fn column(table: &PackedTable, name: &str) -> Result<usize, Failure> {
         .ok_or_else(|| Failure::usage(format!("there is no column {name:?}; there are: {}", columns.join(", "))))
 }
 
-/// A row, plain and in JSON.
-fn shown(key: &LookupKey, found: Option<&Found>, columns: &[String], only: Option<usize>) -> (String, Json) {
+/// A row, plain and in JSON. Values are bytes of any kind.
+fn shown(key: &LookupKey, found: Option<&Found>, columns: &[String], only: Option<usize>) -> (Vec<u8>, Json) {
     let Some(found) = found else {
         let plain = if only.is_some() { String::new() } else { key.to_string() };
-        return (plain, json!({"key": key.to_string(), "fields": null}));
+        return (plain.into_bytes(), json!({"key": key.to_string(), "fields": null}));
     };
     if let Some(at) = only {
         let value = found.fields.get(at).cloned().unwrap_or_default();
         let name = columns.get(at).cloned().unwrap_or_default();
-        return (String::from_utf8_lossy(&value).into_owned(), json!({"key": key.to_string(), name: bytes(&value)}));
+        return (value.to_vec(), json!({"key": key.to_string(), "fields": {name: bytes(&value)}}));
     }
-    let mut plain = key.to_string();
+    let mut plain = key.to_string().into_bytes();
     let mut fields = Map::new();
     for (name, value) in columns.iter().zip(&found.fields) {
-        plain.push_str(&format!("\t{name}={}", String::from_utf8_lossy(value)));
+        plain.extend([b"\t", name.as_bytes(), b"=", value].concat());
         fields.insert(name.clone(), bytes(value));
     }
     let object = json!({

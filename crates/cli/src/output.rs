@@ -53,6 +53,21 @@ impl Out {
         Ok(())
     }
 
+    /// The same of lines that may hold bytes of any kind, which stay as they are.
+    pub(crate) fn raw_answers(self, answers: impl Iterator<Item = (Vec<u8>, Value)>) -> Result<(), Failure> {
+        let mut out = BufWriter::new(io::stdout().lock());
+        for (mut plain, object) in answers {
+            if self.json {
+                writeln!(out, "{object}")?;
+            } else {
+                plain.push(b'\n');
+                out.write_all(&plain)?;
+            }
+        }
+        out.flush()?;
+        Ok(())
+    }
+
     /// Prints byte strings: a raw line each, or one array.
     pub(crate) fn list(self, values: &[impl AsRef<[u8]>]) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());

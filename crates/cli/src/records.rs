@@ -48,7 +48,7 @@ Examples:
     Set(RecordsSet),
     /// Print records
     #[command(after_help = "\
-A line an id: the id, and FIELD=VALUE for each field, apart by tabs; with --field the value alone. `-` reads ids from standard input, one a line.
+A line an id: the id, and FIELD=VALUE for each field, apart by tabs; with --field the value alone. With --json an object an id, with its `fields`. `-` reads ids from standard input, one a line.
 
 Round trips: open 2, get 1 for all that touch 2 MiB of shards.
 
@@ -330,7 +330,7 @@ fn shown(records: &PackedRecords, id: u64, values: &[Value], only: Option<usize>
     let fields = records.schema().fields();
     if let Some(at) = only {
         let value = values.get(at).map(ToString::to_string).unwrap_or_default();
-        return (value, json!({"id": id, fields[at].name(): values.get(at).map(json_of)}));
+        return (value, json!({"id": id, "fields": {fields[at].name(): values.get(at).map(json_of)}}));
     }
     let mut plain = id.to_string();
     let mut object = Map::from_iter([("id".to_owned(), json!(id))]);

@@ -99,3 +99,22 @@ fn a_table_of_many_rows_is_read_from_standard_input_in_order() {
         on_with_input(url, "lookup get names -", b"1\n2\nx\n").fails(2, "line 3");
     });
 }
+
+#[test]
+fn bytes_that_are_no_utf_8_come_out_as_they_went_in() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let url = &memcached.url();
+    on_with_input(url, "lookup build cities - --header id,key,city", b"1,k,Ume\xe5\n2,l,Oslo\n").exits(0);
+    let line = |words: &str| {
+        let done = on(url, &format!("lookup get cities {words}"));
+        assert_eq!(done.code(), 0, "{}", done.stderr);
+        done
+    };
+    assert_eq!(line("1").stdout, b"1\tkey=k\tcity=Ume\xe5\n");
+    assert_eq!(line("1 2 --field city").stdout, b"Ume\xe5\nOslo\n");
+    let city = json!({"base64": "VW1l5Q=="});
+    assert_eq!(line("1 --json").json()["fields"], json!({"key": "k", "city": city}));
+    // Fields stand apart from what tells of the row: one may have any name.
+    assert_eq!(line("1 --field city --json").json(), json!({"key": "1", "fields": {"city": city}}));
+    assert_eq!(line("2 --field key --json").json(), json!({"key": "2", "fields": {"key": "l"}}));
+}

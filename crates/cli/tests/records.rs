@@ -35,6 +35,8 @@ fn records_are_defined_set_read_and_counted() {
         assert_eq!(on(url, "records get users 16 17 --field visits").exits(0), "0\n3\n");
         let fields = json!({"place": "US-NY", "visits": 3, "paid": true, "delta": -16, "tag": "00ff"});
         assert_eq!(on(url, "--json records get users 17").json(), json!({"id": 17, "fields": fields}));
+        let field = on(url, "--json records get users 17 --field visits").json();
+        assert_eq!(field, json!({"id": 17, "fields": {"visits": 3}}));
         assert_eq!(on(url, "records max users").exits(0), "17\n");
         on(url, "records set users 18 place=CA-ON").exits(0);
         assert_eq!(on(url, "records aggregate users").exits(0), "19\n");

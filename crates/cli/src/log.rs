@@ -274,7 +274,8 @@ async fn next(tail: &mut Tail) -> Result<Events, Failure> {
     }
 }
 
-fn is_passing(error: &Error) -> bool {
+/// True where the store may answer another time.
+pub(crate) fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), larder::ErrorKind::Unavailable | larder::ErrorKind::Timeout)
 }
 

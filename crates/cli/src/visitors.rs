@@ -10,10 +10,11 @@ use larder::{ErrorKind, Visitors};
 use serde_json::json;
 
 use crate::args::{Named, positive_time};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, say};
 use crate::input::{Source, each_at_once, for_each_batch};
+use crate::log::is_passing;
 use crate::output::bytes;
-use crate::run::{Forwarded, code_of_signal};
+use crate::run::{Forwarded, code_of_signal, print_unless_told};
 use crate::session::Session;
 
 /// How many figures a sparkline shows.
@@ -40,7 +41,7 @@ Examples:
     /// Print the figures again and again: at a terminal a live line with a sparkline, else a line each time
     #[command(after_help = "\
 A line is: the time in seconds since 1970, the interpolated figure, that of the last complete window, and the window's that is being filled; `lost` \
-where a window was evicted. With --json it is an object. It ends when it is interrupted, or after --count lines.
+where a window was evicted. With --json it is an object. It ends when it is interrupted, or after --count lines; where the server does not answer it says so on standard error, and tries again.
 
 Round trips: open 1, and 3 each time.
 
@@ -113,7 +114,7 @@ pub(crate) struct VisitorsWatch {
     /// How long to wait between two looks
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_time)]
     pub(crate) every: Duration,
-    /// How many looks to take [default: until it is interrupted]
+    /// How many lines to print [default: until it is interrupted]
     #[arg(long, value_name = "COUNT")]
     pub(crate) count: Option<u64>,
 }
@@ -219,51 +220,69 @@ struct Look {
 }
 
 async fn watch(session: &Session, args: &VisitorsWatch) -> Result<u8, Failure> {
+    /// Behind a look that failed, so that a server which is away is not asked again and again.
+    const PAUSE: Duration = Duration::from_secs(1);
     let visitors = open(session, &args.named).await?;
-    let name = visitors.name().to_string();
     let mut signals = Forwarded::listen()?;
     let is_live = io::stdout().is_terminal() && !session.out.json;
     let mut history = VecDeque::with_capacity(SPARKS);
     let mut ticks = tokio::time::interval(args.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut left = args.count.unwrap_or(u64::MAX);
+    let (mut left, mut pause) = (args.count.unwrap_or(u64::MAX), Duration::ZERO);
     while left > 0 {
-        left -= 1;
+        let looking = async {
+            tokio::time::sleep(pause).await;
+            ticks.tick().await;
+            look(&visitors).await
+        };
         let look = tokio::select! {
-            look = async { ticks.tick().await; look(&visitors).await } => look,
+            look = looking => look,
             signal = signals.next() => {
                 end_line(is_live)?;
                 return Ok(code_of_signal(signal));
             }
         };
-        let look = match look {
-            Ok(look) => look,
-            Err(failure) => {
+        pause = Duration::ZERO;
+        let line = match look {
+            Ok(look) => line(session, &visitors, &look, is_live.then_some(&mut history)),
+            Err(error) if is_passing(&error) => {
                 end_line(is_live)?;
-                return Err(failure);
+                say(&format!("warning: {error}; trying again"));
+                pause = PAUSE;
+                continue;
+            }
+            Err(error) => {
+                end_line(is_live)?;
+                return Err(error.into());
             }
         };
-        if is_live {
-            if history.len() == SPARKS {
-                history.pop_front();
-            }
-            history.push_back(look.interpolated);
-            let line = live_line(&name, &look, &history, width());
-            let mut out = io::stdout().lock();
-            out.write_all(format!("\r\x1b[2K{line}").as_bytes())?;
-            out.flush()?;
-        } else {
-            let Look { time_s, interpolated, last, current } = look;
-            let plain = format!("{time_s} {} {} {}", shown(interpolated), shown(last), shown(current));
-            let object = json!({
-                "name": bytes(args.named.bytes()), "time": time_s,
-                "interpolated": interpolated, "last": last, "current": current,
-            });
-            session.out.answer(&plain, &object)?;
+        left -= 1;
+        if let Some(signal) = print_unless_told(&mut signals, None, line).await? {
+            return Ok(code_of_signal(signal));
         }
     }
     end_line(is_live)?;
     Ok(Exit::Ok as u8)
+}
+
+/// What is printed of a look: a line of its own, or, with what was seen before, all of the terminal's.
+fn line(session: &Session, visitors: &Visitors, look: &Look, history: Option<&mut VecDeque<Option<u64>>>) -> String {
+    let Look { time_s, interpolated, last, current } = *look;
+    if let Some(history) = history {
+        if history.len() == SPARKS {
+            history.pop_front();
+        }
+        history.push_back(interpolated);
+        return format!("\r\x1b[2K{}", live_line(&visitors.name().to_string(), look, history, width()));
+    }
+    if session.out.json {
+        let object = json!({
+            "name": bytes(visitors.name().as_bytes()), "time": time_s,
+            "interpolated": interpolated, "last": last, "current": current,
+        });
+        return format!("{object}\n");
+    }
+    format!("{time_s} {} {} {}\n", shown(interpolated), shown(last), shown(current))
 }
 
 /// How many characters a line of the terminal has.
@@ -275,12 +294,12 @@ fn width() -> usize {
     }
 }
 
-async fn look(visitors: &Visitors) -> Result<Look, Failure> {
+async fn look(visitors: &Visitors) -> larder::Result<Look> {
     let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let unless_lost = |figure: larder::Result<u64>| match figure {
         Ok(figure) => Ok(Some(figure)),
         Err(error) if is_lost_window(&error) => Ok(None),
-        Err(error) => Err(Failure::from(error)),
+        Err(error) => Err(error),
     };
     let (interpolated, last, current) = tokio::join!(visitors.interpolated(), visitors.get(), visitors.current());
     Ok(Look {

@@ -130,6 +130,29 @@ fn watching_prints_a_line_each_time_until_it_is_interrupted() {
     wait(child).exits(128 + Signal::INT.as_raw());
 }
 
+#[test]
+fn watching_goes_on_when_the_server_does_not_answer_for_a_while() {
+    let (server, url) = server(Version::New);
+    on(&url, "visitors hit site 7 --period 1h").exits(0);
+    let folder = tempfile::tempdir().unwrap();
+    let [figures, said] = ["figures", "said"].map(|name| folder.path().join(name));
+    let lines = || std::fs::read_to_string(&figures).unwrap().lines().count();
+    let mut command = larder(["visitors", "watch", "site", "--every", "10ms", "--timeout", "300ms"]);
+    let [out, err] = [&figures, &said].map(|path| std::fs::File::create(path).unwrap());
+    let child = command.env("LARDER_STORE", &url).stdout(out).stderr(err).spawn().unwrap();
+    until("a line", || lines() >= 1);
+    server.stop();
+    until("a warning", || std::fs::read_to_string(&said).unwrap().contains("; trying again\n"));
+    let before = lines();
+    server.cont();
+    until("lines again", || lines() > before + 2);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    wait(child).exits(128 + Signal::TERM.as_raw());
+    // What is no matter of time ends it.
+    on(&url, "drop site").exits(0);
+    on(&url, "visitors watch site").fails(3, "absent");
+}
+
 /// `script` of util-linux gives it a terminal.
 #[test]
 fn at_a_terminal_it_is_a_live_line_with_a_sparkline() {

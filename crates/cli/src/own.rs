@@ -5,6 +5,7 @@
 
 use std::fs::{DirBuilder, DirEntry, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
@@ -72,13 +73,15 @@ impl Own {
             return Ok(self.files());
         }
         let wait = wait.max(START_MAX);
-        let (deadline, mut started) = (Instant::now() + wait, None::<Child>);
+        // None where it is waited for ever.
+        let (deadline, mut started) = (Instant::now().checked_add(wait), None::<Child>);
+        let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         while UnixStream::connect(&self.socket).is_err() {
             // One that ended found the folder taken: by another's server, which will answer, or by a program, which may let go.
             let is_gone = started.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|ended| ended.is_some()));
-            if is_gone && Instant::now() < deadline {
+            if is_gone && !is_over() {
                 started = Some(self.start()?);
-            } else if Instant::now() >= deadline {
+            } else if is_over() {
                 return Err(self.did_not_start(wait));
             }
             std::thread::sleep(LOOK_EVERY);
@@ -125,7 +128,7 @@ impl Own {
         command.env_remove("LARDER_STORE").env_remove("LISTEN_FDS").current_dir("/");
         // It outlives this command, and what ends this command's group.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-        hand_nothing_on(&mut command);
+        hand_nothing_on(&mut command, 0..0);
         Ok(command.spawn()?)
     }
 
@@ -153,10 +156,11 @@ fn end(mut stream: UnixStream) -> io::Result<Option<u64>> {
     Ok(connections)
 }
 
-/// Has a command get nothing in the place of the files that whoever started this process handed on to it, such as a lock's: a server would hold them for as long as it is there. What this process opened goes to no other.
-fn hand_nothing_on(command: &mut Command) {
+/// Has a command get nothing in the place of the files that whoever started this process handed on to it, such as a lock's, but for the `meant` ones: a server would hold them for as long as it is there. What
+/// this process opened goes to no other.
+pub(crate) fn hand_nothing_on(command: &mut Command, meant: Range<RawFd>) {
     let nothing = |child_fd| Some(FdMapping { parent_fd: File::open("/dev/null").ok()?.into(), child_fd });
-    let mappings = handed_on().into_iter().filter_map(nothing).collect();
+    let mappings = handed_on().into_iter().filter(|fd| !meant.contains(fd)).filter_map(nothing).collect();
     // It refuses descriptors that are named twice alone.
     _ = command.fd_mappings(mappings);
 }

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::ops::Range;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -11,6 +13,7 @@ use larder_server::{Args as ServerArgs, DurableEngine, Inherited, MemoryEngine, 
 use crate::archive::CUT_OFF;
 use crate::args::Common;
 use crate::exit::{Exit, Failure, Where};
+use crate::own::hand_nothing_on;
 
 /// Tells a process in the background that it is there already.
 const IN_BACKGROUND: &str = "LARDER_IN_BACKGROUND";
@@ -267,8 +270,25 @@ fn go_to_background(words: &[OsString], as_memcached: bool) -> Result<(), Failur
     use std::os::unix::process::CommandExt;
     let mut command = again(words, as_memcached)?;
     command.env(IN_BACKGROUND, "1").process_group(0);
+    let passed = passed_by_systemd(|name| std::env::var(name).ok());
+    // The process that they are meant for is another then: without its number they are meant for whoever has them.
+    command.env_remove("LISTEN_PID");
+    if passed.is_empty() {
+        command.env_remove("LISTEN_FDS");
+    }
+    hand_nothing_on(&mut command, passed);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     Ok(())
+}
+
+/// The descriptors that systemd, or who does as it does, opened for this process: none where they are for another. `variable`: of the environment.
+fn passed_by_systemd(variable: impl Fn(&str) -> Option<String>) -> Range<RawFd> {
+    const FIRST: RawFd = 3;
+    let number = |name: &str| variable(name).and_then(|text| text.parse::<RawFd>().ok());
+    let is_meant = variable("LISTEN_PID").is_none_or(|pid| pid.is_empty() || pid == std::process::id().to_string());
+    let first = number("LISTEN_FDS_FIRST_FD").unwrap_or(FIRST);
+    let count = number("LISTEN_FDS").filter(|_| is_meant).unwrap_or(0);
+    first..first.saturating_add(count)
 }
 
 /// Events to standard error: warnings, and with each `-v` more.
@@ -297,6 +317,18 @@ mod tests {
         assert_eq!([1, 16].map(|cores| of(&[], true, cores)), [4, 4]);
         assert_eq!([(false, 8), (true, 8), (false, 1)].map(|(place, cores)| of(&["-t", "3"], place, cores)), [3; 3]);
         assert_eq!(of(&["-t4"], false, 8), 4, "its own number may be asked for");
+    }
+
+    #[test]
+    fn descriptors_of_systemd_are_those_that_are_meant_for_this_process() {
+        let own = std::process::id().to_string();
+        let of = |told: &[(&str, &str)]| {
+            passed_by_systemd(|name| told.iter().find(|(told, _)| *told == name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert_eq!(of(&[("LISTEN_FDS", "2"), ("LISTEN_PID", &own)]), 3..5);
+        assert_eq!(of(&[("LISTEN_FDS", "1"), ("LISTEN_FDS_FIRST_FD", "7")]), 7..8);
+        assert!(of(&[("LISTEN_FDS", "2"), ("LISTEN_PID", &format!("{own}0"))]).is_empty());
+        assert!(of(&[]).is_empty() && of(&[("LISTEN_FDS", "-1")]).is_empty() && of(&[("LISTEN_FDS", "x")]).is_empty());
     }
 
     #[test]

@@ -166,7 +166,9 @@ pub(crate) fn as_commands_do(url: String, timeout: Option<Duration>) -> String {
         return url;
     }
     let wait = timeout.unwrap_or(TIMEOUT);
-    with_option(with_option(url, "share", "yes"), "wait_ms", &wait.as_millis().to_string())
+    // What no number of ms tells is as good as for ever.
+    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    with_option(with_option(url, "share", "yes"), "wait_ms", &wait_ms.to_string())
 }
 
 fn named(common: &Common) -> Option<String> {

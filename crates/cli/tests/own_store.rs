@@ -377,6 +377,22 @@ fn a_home_may_have_what_means_something_in_a_url() {
     }
 }
 
+/// That is "for ever" to some.
+#[test]
+fn times_without_an_end_are_waited_for_no_longer_than_it_takes() {
+    let home = Home::new();
+    let longest = u64::MAX;
+    run(&home, &format!("counter add hits --timeout {longest}")).exits(0);
+    assert_eq!(run(&home, &format!("counter get hits --direct --timeout {longest}")).exits(0), "1\n");
+    run(&home, &format!("check --timeout {longest}")).exits(0);
+    run(&home, &format!("ls --direct --timeout {longest}s")).exits(0);
+    run(&home, "cache get pages / --ttl 5m --else echo page").exits(0);
+    let found = run(&home, &format!("inspect pages --direct --count-for {longest} --timeout {longest} --json")).json();
+    assert_eq!((&found["entries"], &found["entries_are_all"]), (&1.into(), &true.into()));
+    let url = format!("file:{}", home.path().join("else").display());
+    on(&url, &format!("counter add hits --timeout {longest}")).exits(0);
+}
+
 /// As of a line of a crontab that takes a lock, so that no two of it run at once.
 #[test]
 fn the_server_holds_nothing_of_whoever_started_the_command() {

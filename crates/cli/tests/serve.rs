@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{finish, larder, on, until, wait};
+use common::{finish, larder, number_in, on, until, wait};
 use larder_testkit::servers::rss_bytes_of;
 
 /// A server on a socket in a folder; killed when it is dropped.
@@ -305,6 +305,44 @@ fn sockets_of_systemd_are_served_and_systemd_is_told() {
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
     assert_eq!(next(), "STOPPING=1");
     assert!(child.wait().unwrap().success());
+}
+
+/// In the background, where only descriptors come that are meant for it: a lock of whoever started it is let go.
+#[test]
+fn in_the_background_it_has_sockets_of_systemd_and_no_other_file_of_whoever_started_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let [lock, pid, socket] = ["lock", "pid", "socket"].map(|name| folder.path().join(name));
+    let free = || finish(Command::new("flock").arg("-n").arg(&lock).arg("true")).status.success();
+    let ends = |pid: &Path| {
+        let server = rustix::process::Pid::from_raw(number_in(pid)).unwrap();
+        assert!(free());
+        rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
+        until("its end", || !pid.exists());
+    };
+    let mut flock = Command::new("flock");
+    flock.stdout(Stdio::piped()).stderr(Stdio::piped()).env_remove("LARDER_STORE");
+    flock.arg(&lock).arg(env!("CARGO_BIN_EXE_larder")).args(["serve", "-d", "-s"]).arg(&socket).arg("-P").arg(&pid);
+    flock.args(["-o", "exit_when_idle=30"]);
+    finish(&mut flock).exits(0);
+    until("the server", || UnixStream::connect(&socket).is_ok());
+    ends(&pid);
+    // With a lock as descriptor 9.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let path = folder.path().join("passed");
+    let unix = UnixListener::bind(&path).unwrap();
+    let options = ["-d", "-p", &addr.port().to_string(), "-P", pid.to_str().unwrap(), "-o", "exit_when_idle=30"];
+    let script = "exec 9>\"$LOCK\"; flock 9; exec 3<&0 4<&1 0</dev/null 1>/dev/null; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$0\" serve \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_larder")]).args(options).env("LOCK", &lock);
+    command.stdin(OwnedFd::from(listener)).stdout(OwnedFd::from(unix)).stderr(Stdio::piped());
+    finish(&mut command).exits(0);
+    drop(command);
+    until("the server", || pid.exists());
+    on(&format!("memcached://{addr}"), "counter add hits").exits(0);
+    let by_path = format!("memcached+unix://{}", path.display());
+    assert_eq!(on(&by_path, "counter get hits").exits(0), "1\n");
+    ends(&pid);
 }
 
 #[test]

@@ -24,7 +24,7 @@ Writes every item of the store to FILE, with flags and lives, as a portable dump
 working: each item is as it was when it was read. An export that was cut short is gone on with by --resume, of the store that it was begun of: by its URL, but for user, password and options, or by its kind and version alone where the dump has no URL, as those of earlier builds (--any-source goes on with any). Structures that a Redis keeps natively are written as other stores \
 keep them, and stay so wherever they are imported; a counter with copies on several servers as one without. What other programs keep on a Redis, and what has lost its mark, cannot be moved: they are counted and named, and the exit code is 8.
 
-Round trips: those of listing, 1 for every 256 items or some 8 MiB of them, up to 5 more at first and after each that is larger, and 1 for every 32 native keys or keys with copies.
+Round trips: those of listing, 1 for every 256 items (16 where they may have 64 MiB, as in files) or some 8 MiB of them, up to 5 more at first and after each that is larger, and 1 for every 32 native keys or keys with copies.
 
 Examples:
   larder export all.dump

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{finish, larder, on, on_with_input};
+use common::{finish, larder, on, on_with_input, until};
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
@@ -141,4 +141,20 @@ fn what_cannot_be_told_or_asked_is_refused_with_the_reason() {
     finish(&mut larder(["memory"])).fails(2, "larder memory report");
     let done = finish(larder(["memory", "report"]).env("LARDER_STORE", "redis://127.0.0.1:1"));
     assert_eq!(done.code(), 6, "{done:?}");
+}
+
+/// Our own server has no slabs, so that none of its items is cut into chunks.
+#[test]
+fn items_of_our_own_server_are_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let mut server = larder(["serve", "--store", "memory:", "-s"]).arg(&socket).spawn().unwrap();
+    until("the server", || socket.exists());
+    let url = format!("memcached+unix://{}", socket.display());
+    on(&url, "set add tags a b c").exits(0);
+    let report = on(&url, "--json memory report").json();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let encodings: Vec<&Value> = report["groups"].as_array().unwrap().iter().map(|group| &group["encoding"]).collect();
+    assert!(!encodings.is_empty() && encodings.iter().all(|encoding| **encoding == "item"), "{report:#}");
 }

@@ -20,6 +20,8 @@ const BATCH_OPS: usize = 256;
 const FIRST_OPS: usize = 8;
 /// Bytes of values that a batch is to bring, if its items are as large as the largest of the one before.
 const BATCH_BYTES: usize = 8 << 20;
+/// What no batch is to bring, if its items are as large as the store takes them: nobody knows how large the next ones are.
+const BATCH_BYTES_MAX: usize = 1 << 30;
 /// The listing waits while so many keys wait to be asked for.
 const KEYS_MAX: usize = 4 * BATCH_OPS;
 /// Keys of others that are named.
@@ -61,9 +63,9 @@ pub struct Foreign {
 ///
 /// `store` and `list` must be of the same thing: a layer whose profile tells fewer `nodes` than there are hides the servers behind it, and what is listed of each would be in the dump as often.
 ///
-/// Items are asked for by 8 at first, and by up to 256 at a time where they are small: no more than come to some 8 MiB if they are as large as the largest of those before, and the listing waits for them, so memory stays small.
+/// Items are asked for by 8 at first, and by up to 256 at a time where they are small: no more than come to some 8 MiB if they are as large as the largest of those before, and than 1 GiB if they are as large as the store takes them, and the listing waits for them, so memory stays small.
 /// Where much larger ones follow small ones, up to 256 of them are in memory, once: how large an item is its store tells with the item. Over several servers, where a key may have copies that are listed, too, some 40 bytes of it a
-/// key are taken, so that each is in the dump once; one server may tell a key twice (as a table that grows does), and then it is twice in the dump, which an import does not mind. **Round trips**: the list's, and 1 for each 256 items, or some 8 MiB of values; up to 5 more to come to that from 8.
+/// key are taken, so that each is in the dump once; one server may tell a key twice (as a table that grows does), and then it is twice in the dump, which an import does not mind. **Round trips**: the list's, and 1 for each 256 items (16 where they may have 64 MiB), or some 8 MiB of values; up to 5 more to come to that from 8.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the store cannot tell lives: a dump without them would make what is to end live for ever. Those of the list, of reading and of writing;
@@ -104,7 +106,8 @@ pub async fn export<W: Write>(
         }
     };
     let mut listing = list.list(Ctx::default(), b"", &mut take);
-    let (mut is_listed, mut ops) = (false, FIRST_OPS);
+    let ops_max = (BATCH_BYTES_MAX / profile.value_bytes_max(0).max(1)).clamp(1, BATCH_OPS);
+    let (mut is_listed, mut ops) = (false, FIRST_OPS.min(ops_max));
     loop {
         if !is_listed {
             is_listed = poll_fn(|cx| match listing.as_mut().poll(cx) {
@@ -120,7 +123,7 @@ pub async fn export<W: Write>(
                 break;
             }
             let largest = read(store, keys, &mut out, &mut exported).await?;
-            ops = (BATCH_BYTES / largest.max(1)).clamp(1, BATCH_OPS.min(2 * ops));
+            ops = (BATCH_BYTES / largest.max(1)).clamp(1, ops_max.min(2 * ops));
             tell(out.totals());
             // What a listing has told at once may be more than that.
             if !is_listed && lock(&told).keys.len() < KEYS_MAX {

@@ -163,13 +163,14 @@ async fn what_is_there_stays_unless_it_is_to_be_replaced() {
     assert_eq!(value().await, "theirs");
 }
 
-/// Notes how many ops each batch has.
+/// Notes how many ops each batch has, on a store that takes items so large.
 #[derive(Debug)]
-struct Noting(MemoryStore, Mutex<Vec<usize>>);
+struct Noting(MemoryStore, Mutex<Vec<usize>>, usize);
 
 impl Store for Noting {
     fn profile(&self) -> Arc<Profile> {
-        self.0.profile()
+        let item_bytes_max = self.2;
+        Arc::new(Profile { item_bytes_max, item_overhead_bytes: 0, ..(*self.0.profile()).clone() })
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
@@ -180,13 +181,17 @@ impl Store for Noting {
 
 #[tokio::test]
 async fn an_export_asks_for_as_many_items_at_once_as_come_to_eight_mebibytes_and_256_at_the_most() {
-    for (items, bytes, asked) in [
-        (600, 10, &[8, 16, 32, 64, 128, 256, 96][..]),
-        (20, 1_000_000, &[8, 8, 4]),
-        (40, 500_000, &[8, 16, 16]),
-        (30, 700_000, &[8, 11, 11]),
+    for (items, bytes, item_bytes_max, asked) in [
+        (600, 10, 1 << 20, &[8, 16, 32, 64, 128, 256, 96][..]),
+        (20, 1_000_000, 1 << 20, &[8, 8, 4]),
+        (40, 500_000, 1 << 20, &[8, 16, 16]),
+        (30, 700_000, 1 << 20, &[8, 11, 11]),
+        // The next ones may be as large as the store takes them: they come to 1 GiB at the most.
+        (40, 10, 64 << 20, &[8, 16, 16]),
+        (9, 10, 256 << 20, &[4, 4, 1]),
+        (2, 10, usize::MAX, &[1, 1]),
     ] {
-        let store = Noting(MemoryStore::new(), Mutex::default());
+        let store = Noting(MemoryStore::new(), Mutex::default(), item_bytes_max);
         let value = Bytes::from(vec![7; bytes]);
         for n in 0..items {
             put(&store.0, &format!("k{n}"), value.clone(), Ttl::Never).await;

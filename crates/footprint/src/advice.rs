@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_core::Encodings;
 use larder_core::survey::{DataType, Measured, Part, Shape, SlabClass, Vitals};
+use larder_structures::Name;
 use larder_structures::sharded::SHARDS_MAX;
-use larder_structures::{Kind, Name};
 
 use crate::dense::reshard_dense;
 use crate::group::Group;
@@ -17,6 +17,7 @@ use crate::packed::{
 };
 use crate::pattern::{Owner, fixed};
 use crate::report::encodings;
+use crate::reshard::reshard;
 use crate::slabs::{Slabs, best_factor};
 
 /// Elements that a listpack may have: every operation walks through it, 1.1 microseconds at 512 and 2.2 at 1,024 where a table takes 0.5.
@@ -208,6 +209,7 @@ pub fn advise(groups: &[Group], nodes: &[Vitals]) -> Vec<Advice> {
         for group in groups {
             advice.extend(raise_limits(group, &limits, on));
             advice.extend(shard_large(group, &limits, nodes, on));
+            advice.extend(reshard(group, groups, &limits, nodes, on));
             advice.extend(reshard_dense(group, groups, &limits, nodes, on));
             advice.extend(shard_sorted(group, nodes, on));
             advice.extend(gather_strings(group, &limits, nodes, on));
@@ -327,54 +329,73 @@ fn integers_a_shard(limit: u64) -> u64 {
     mean.max(1.0) as u64
 }
 
+/// Small shards for the elements of a group.
+pub(crate) struct Spread {
+    /// The command that makes them.
+    by: &'static str,
+    /// Elements of a shard, in the mean.
+    pub(crate) elements: u64,
+    /// Keys of so many are better left whole, with their limits raised.
+    entries_max: u64,
+    /// They keep hashes in the place of members.
+    pub(crate) is_hashed: bool,
+}
+
+impl Spread {
+    /// `None` where no shards would be packed.
+    pub(crate) fn of(group: &Group, known: &Encodings) -> Option<Spread> {
+        // More shards of dense numbers have as many each.
+        let limits = Limits::of(group.data_type, known).filter(|_| group.is_unpacked() && group.dense.is_none())?;
+        let of_integers = limits.integers.filter(|_| are_integers(&shapes(group)));
+        let is_hashed = of_integers.is_none() && limits.entries.1 == 0;
+        let (by, elements, entries_max) = match (group.data_type, of_integers) {
+            // Of members that cannot be packed, hashes of 32 bits can.
+            (DataType::Set, None) if is_hashed => (
+                "larder unique (counts, and tells who is new; members are not kept)",
+                integers_a_shard(known.set_integers_max),
+                0,
+            ),
+            (DataType::Set, Some((_, limit))) => ("larder sharded-set", integers_a_shard(limit), limit),
+            (DataType::Set, None) => {
+                ("larder sharded-set", SHARD_ELEMENTS.min(limits.entries.1 / 2), LISTPACK_ENTRIES_MAX)
+            }
+            (DataType::Hash, _) => ("larder hash", SHARD_ELEMENTS.min(limits.entries.1 / 2), LISTPACK_ENTRIES_MAX),
+            _ => return None,
+        };
+        (elements > 0).then_some(Spread { by, elements, entries_max, is_hashed })
+    }
+
+    pub(crate) fn is_large(&self, measured: &Measured) -> bool {
+        measured.elements > self.entries_max && !measured.shapes.is_empty()
+    }
+
+    /// So many shards.
+    pub(crate) fn act(&self, shards: u64, of_a_name: u64) -> Act {
+        Act::Shard { by: self.by, elements: self.elements, shards, of_a_name }
+    }
+}
+
+/// The elements that were drawn from the keys of a group.
+pub(crate) fn shapes(group: &Group) -> Vec<Shape> {
+    group.measured.iter().flat_map(|(_, measured)| measured.shapes.iter().copied()).collect()
+}
+
 /// Shards for collections that are too large to be packed whole.
 fn shard_large(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator) -> Option<Advice> {
-    // More shards of dense numbers have as many each.
-    let limits = Limits::of(group.data_type, known).filter(|_| group.is_unpacked() && group.dense.is_none())?;
-    let shapes: Vec<Shape> = group.measured.iter().flat_map(|(_, measured)| measured.shapes.iter().copied()).collect();
-    let of_integers = limits.integers.filter(|_| are_integers(&shapes));
-    let is_hashed = of_integers.is_none() && limits.entries.1 == 0;
-    let (by, elements, entries_max) = match (group.data_type, of_integers) {
-        // Of members that cannot be packed, hashes of 32 bits can.
-        (DataType::Set, None) if is_hashed => (
-            "larder unique (counts, and tells who is new; members are not kept)",
-            integers_a_shard(known.set_integers_max),
-            0,
-        ),
-        (DataType::Set, Some((_, limit))) => ("larder sharded-set", integers_a_shard(limit), limit),
-        (DataType::Set, None) => ("larder sharded-set", SHARD_ELEMENTS.min(limits.entries.1 / 2), LISTPACK_ENTRIES_MAX),
-        (DataType::Hash, _) => ("larder hash", SHARD_ELEMENTS.min(limits.entries.1 / 2), LISTPACK_ENTRIES_MAX),
-        _ => return None,
-    };
+    let spread = Spread::of(group, known).filter(|_| matches!(group.owner, Owner::Foreign(_)))?;
     let hashed = [Shape { name: Part::Integer(1 << 30), value: None }];
-    let is_large = |measured: &Measured| measured.elements > entries_max && !measured.shapes.is_empty() && elements > 0;
-    let shards = |measured: &Measured| measured.elements.div_ceil(elements.max(1)) as f64;
-    let saves_bytes = group.keys as f64
-        * mean(group, |measured| {
-            if !is_large(measured) {
-                return 0.0;
-            }
-            let shapes = if is_hashed { &hashed[..] } else { &measured.shapes };
-            let each = measured.elements as f64 / shards(measured) + 1.0;
-            let a_shard = packed_by_chance(group.data_type, shapes, each, SHARD_KEY_BYTES, on) + bucket_bytes(nodes);
-            measured.bytes as f64 - shards(measured) * a_shard
-        });
-    let count = group.keys as f64 * mean(group, |measured| if is_large(measured) { shards(measured) } else { 0.0 });
-    let all = count.ceil() as u64;
-    let act = match (&group.owner, group.kind) {
-        // One that keeps its members cannot do with hashes of them, and no other shards pack texts.
-        (Owner::Structure { .. }, Some(Kind::ShardedSet)) if is_hashed => return None,
-        (Owner::Structure { name, .. }, Some(Kind::ShardedHash | Kind::ShardedSet)) => {
-            // More than one name can have are several names.
-            if all > SHARDS_MAX.into() {
-                Act::Shard { by, elements, shards: all, of_a_name: all }
-            } else {
-                Act::Reshard { name: name.clone(), shards: all }
-            }
-        }
-        (Owner::Structure { .. } | Owner::Unclaimed(_), _) => return None,
-        _ => Act::Shard { by, elements, shards: all, of_a_name: largest(group, is_large, shards) },
+    let shards = |measured: &Measured| measured.elements.div_ceil(spread.elements) as f64;
+    let of_large = |of: &dyn Fn(&Measured) -> f64| {
+        group.keys as f64 * mean(group, |measured| if spread.is_large(measured) { of(measured) } else { 0.0 })
     };
+    let saves_bytes = of_large(&|measured| {
+        let shapes = if spread.is_hashed { &hashed[..] } else { &measured.shapes };
+        let each = measured.elements as f64 / shards(measured) + 1.0;
+        let a_shard = packed_by_chance(group.data_type, shapes, each, SHARD_KEY_BYTES, on) + bucket_bytes(nodes);
+        measured.bytes as f64 - shards(measured) * a_shard
+    });
+    let count = of_large(&shards);
+    let act = spread.act(count.ceil() as u64, largest(group, |measured| spread.is_large(measured), shards));
     (count >= 1.0).then(|| about(group, act, worst(group), "programs must use the shards", saves_bytes))
 }
 
@@ -457,7 +478,9 @@ pub(crate) fn bucket_bytes(nodes: &[Vitals]) -> f64 {
 /// A sharded hash in place of very many short items.
 fn gather_items(group: &Group, nodes: &[Vitals]) -> Option<Advice> {
     let value_bytes = group.value_bytes.filter(|&bytes| bytes <= SHORT_VALUE_BYTES)?;
-    let taken = group.resident_bytes?;
+    // Of groups in a folder nothing is resident; its tables take what their items do, within a twentieth.
+    let is_in_folder = nodes.iter().any(|node| node.disk_bytes.is_some());
+    let taken = group.resident_bytes.or_else(|| is_in_folder.then_some(group.bytes.value))?;
     let is_such = group.data_type == DataType::Item && group.keys >= MANY_KEYS && group.expiring == Some(0.0);
     let Owner::Foreign(pattern) = &group.owner else { return None };
     if !is_such {
@@ -473,7 +496,11 @@ fn gather_items(group: &Group, nodes: &[Vitals]) -> Option<Advice> {
     let why =
         format!("{} items of {:.0} bytes each with values of {value_bytes:.0}", group.keys, taken / group.keys as f64);
     let act = Act::Shard { by: "larder hash", elements: SHARD_ELEMENTS, shards, of_a_name: shards };
-    let note = "elements have no lives of their own, and an eviction takes a whole shard; programs must use the hash";
+    let note = if is_in_folder {
+        "of the disk; elements have no lives of their own, and each write writes its shard anew; programs must use the hash"
+    } else {
+        "elements have no lives of their own, and an eviction takes a whole shard; programs must use the hash"
+    };
     Some(about(group, act, why, note, taken - all * waste))
 }
 
@@ -610,7 +637,7 @@ fn free_pages(node: &Vitals) -> Option<Advice> {
     let sum = |of: &dyn Fn(&SlabClass) -> u64| node.classes.iter().map(of).fold(0, u64::saturating_add);
     let (free, all) = (sum(&whole), sum(&|class| class.pages.saturating_mul(page(class))));
     let is_off = node.settings.get("slab_automove").is_some_and(|mode| mode == "0");
-    if !is_off || (free as f64) < all as f64 * WORTH_RESTART {
+    if !is_off || free == 0 || (free as f64) < all as f64 * WORTH_RESTART {
         return None;
     }
     let why = format!("{} of {} MB of slab pages belong to classes that do not need them", free >> 20, all >> 20);

@@ -108,7 +108,28 @@ fn a_sharded_hash_whose_shards_fell_out_is_resharded() {
     group.kind = Some(Kind::ShardedHash);
     let group = group.measured(vec![(Vec::new(), hash)], Some(&REDIS_7_0));
     let advice = advise(&[group], &[redis(REDIS_7_0)]);
-    assert_eq!(advice[0].act, Act::Reshard { name, shards: 64 * 32 });
+    assert_eq!(advice[0].act, Act::Reshard { name, shards: 2_000 });
+}
+
+/// By a hash they are spread over all shards anew: those that are packed yet count, too.
+#[test]
+fn a_structure_of_which_a_part_fell_out_is_spread_over_more_shards_than_it_has() {
+    let integers = |encoding, keys, elements, bytes| {
+        let owner = Owner::Structure { name: Name::new("seen").unwrap(), is_left_over: false };
+        let mut group = Group::new(owner, DataType::Set, encoding, keys);
+        group.kind = Some(Kind::ShardedSet);
+        group.measured(vec![(Vec::new(), of(elements, bytes, &[shape("123456", None)]))], Some(&REDIS_7_0))
+    };
+    let [packed, out] = [integers("intset", 925, 476, 2_000), integers("hashtable", 75, 521, 26_000)];
+    let advice = advise(&[packed.clone(), out.clone()], &[redis(REDIS_7_0)]);
+    let told = act(&advice, |act| matches!(act, Act::Reshard { .. })).unwrap_or_else(|| panic!("{advice:?}"));
+    let Act::Reshard { shards, .. } = told.act else { panic!("{told:?}") };
+    let each = (925 * 475 + 75 * 520) / shards;
+    assert!((400..=430).contains(&each), "{each} in each of {shards}");
+    assert!((1_500_000.0..1_900_000.0).contains(&told.saves_bytes), "{told:?}");
+    // Of those that are packed nothing is known: nor is over how many.
+    let unknown = Group { measured: Vec::new(), ..packed };
+    assert!(!advise(&[unknown, out], &[redis(REDIS_7_0)]).iter().any(|one| matches!(one.act, Act::Reshard { .. })));
 }
 
 #[test]
@@ -176,8 +197,8 @@ fn more_shards_than_a_name_can_have_are_those_of_several() {
         group.kind = Some(Kind::ShardedHash);
         group.measured(vec![(Vec::new(), hash(elements))], Some(&REDIS_7_0))
     };
-    assert_eq!(said(sharded(64 * 1_000)), "larder reshard \"cities\" --shards 64000");
-    assert_eq!(said(sharded(64 * 1_100)), "larder hash: 70400 shards of 64, over 2 names: one has 65535 at most");
+    assert_eq!(said(sharded(64 * 1_000 + 1)), "larder reshard \"cities\" --shards 64000");
+    assert_eq!(said(sharded(64 * 1_100 + 1)), "larder hash: 70400 shards of 64, over 2 names: one has 65535 at most");
 }
 
 #[test]
@@ -252,6 +273,11 @@ fn refused_items_and_pages_that_nobody_needs_are_told() {
     let advice = advise(&[], &[vitals]);
     assert_eq!(lines(&advice), ["-I 2m", "-o slab_reassign,slab_automove=1"]);
     assert!(act(&advice, |act| matches!(act, Act::Options(_))).unwrap().saves_bytes >= 3_000_000.0);
+    // Of an empty server none.
+    let mut vitals = memcached();
+    vitals.classes.clear();
+    vitals.settings.insert("slab_automove".to_owned(), "0".to_owned());
+    assert!(advise(&[], &[vitals]).is_empty());
 }
 
 #[test]

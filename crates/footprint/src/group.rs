@@ -37,7 +37,7 @@ pub struct Group {
     pub keys: u64,
     /// What they take, all included.
     pub bytes: Estimate,
-    /// What is resident, or set apart, for them.
+    /// What is resident, or set apart, for them; `None` of a store in a folder, whose tables take about what [`bytes`](Group::bytes) tells.
     pub resident_bytes: Option<f64>,
     /// How many elements they have together; `None` where only the structure can tell.
     pub elements: Option<Estimate>,

@@ -9,7 +9,7 @@
 //! | keys, by type and encoding | counted, each |
 //! | bytes, on memcached and embedded stores | summed, of each |
 //! | bytes, on Redis and Valkey | by `MEMORY USAGE` of a sample of each group, with the [error](Estimate) of that |
-//! | resident bytes | memcached: chunks, and free ones of the same pages; Redis: by the allocator's own figures, for the server as a whole |
+//! | resident bytes | memcached: the chunk of each item; what is free on its pages is told by class; Redis: by the allocator's own figures, for the server as a whole |
 //! | why a collection is not packed | of the sample: its number of elements, and up to 128 of them |
 //! | what a change would save | computed, by the encodings' layouts and the allocator's size classes |
 //!
@@ -41,6 +41,7 @@ mod packed;
 mod pattern;
 mod plot;
 mod report;
+mod reshard;
 mod slabs;
 
 pub use advice::{Act, Advice, Setting, advise, settings};

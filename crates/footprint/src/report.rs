@@ -97,7 +97,7 @@ pub struct Report {
     pub keys: u64,
     /// What they take together.
     pub bytes: Estimate,
-    /// Bytes that are resident, or on disk, for each that keys take, where groups were not told their own.
+    /// Bytes that are resident, or on disk, for each that keys take, where groups were not told their own. On disk with the room that journals have from the beginning, 64 MiB each: so it is not that of a group.
     pub resident_ratio: Option<f64>,
     /// What may be a loss, then what would save memory, what saves most first.
     pub advice: Vec<Advice>,

@@ -92,7 +92,8 @@ impl Walk<'_> {
 
     fn item(&mut self, key: &[u8], line: &[u8], chunks: &BTreeMap<u32, u64>) {
         let details = details(line);
-        let chunk = details.class.and_then(|class| chunks.get(&class)).copied();
+        // A server without slabs has one class, of no chunks.
+        let chunk = details.class.and_then(|class| chunks.get(&class)).copied().filter(|&bytes| bytes > 0);
         // An item that is larger than the largest chunk is cut into several; the last one fits what is left.
         let is_cut = details.size.zip(chunk).is_some_and(|(size, chunk)| size > chunk);
         (self.tell)(Told::Key(Seen {

@@ -149,7 +149,7 @@ pub async fn manifests(store: &StoreRef, ctx: Ctx, names: Vec<Name>) -> Result<V
 }
 
 /// True if a read failed by what stands there, another program's value: it says nothing of others.
-fn is_of_its_item(error: &Error) -> bool {
+pub(crate) fn is_of_its_item(error: &Error) -> bool {
     !error.is_unknown() && matches!(error.kind(), ErrorKind::LayoutMismatch | ErrorKind::BadInput)
 }
 

@@ -12,7 +12,7 @@ use crate::name::{DataKey, Name};
 use crate::owned::GONE;
 use crate::records::portable::Part;
 use crate::unique::portable::Periods;
-use crate::{copies, counter, records, sharded, unique};
+use crate::{copies, counter, records, registry, sharded, unique};
 
 /// Native keys that are read in one batch: their values come whole.
 const KEYS_A_BATCH: usize = 32;
@@ -126,26 +126,36 @@ impl Portable {
         }
         let gets = new.iter().map(|native| Ok(Op::get(native.of.0.manifest_key()?, Want::VALUE)));
         for (native, reply) in new.iter().zip(self.store.run(ctx, gets.collect::<Result<Batch>>()?).await) {
-            // What is no manifest is told where it is read itself, and a manifest of another life says nothing of this one.
-            let found = match reply?.into_item() {
-                Some(item) => Manifest::decode(&item.value).ok(),
-                None if self.store.profile().nodes > 1 => {
-                    copies::look(&self.store, ctx, &native.of.0).await?.map(|(found, _)| found.manifest)
-                }
-                None => None,
-            };
-            let Some(manifest) = found.filter(|manifest| manifest.generation == native.of.1) else { continue };
-            let seen = match is_native(&manifest) {
-                false => Seen::Items,
-                true if manifest.kind != Kind::UniqueVisitors => Seen::Native(Arc::new(manifest), None),
-                true => match Periods::read(&self.store, ctx, &native.of.0, &manifest).await? {
-                    Some(periods) => Seen::Native(Arc::new(manifest), Some(Arc::new(periods))),
-                    None => continue,
-                },
-            };
-            self.see(native.of.clone(), seen);
+            match self.understood(ctx, native, reply).await {
+                Ok(Some(seen)) => self.see(native.of.clone(), seen),
+                Ok(None) => {}
+                // Another program's value in the place of what tells of one structure says nothing of the others.
+                Err(error) if registry::is_of_its_item(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
+    }
+
+    /// What a structure is by the reply to a read of its manifest; `None` for one that is not there.
+    async fn understood(&self, ctx: Ctx, native: &Native, reply: Result<Reply>) -> Result<Option<Seen>> {
+        // What is no manifest is told where it is read itself, and a manifest of another life says nothing of this one.
+        let found = match reply?.into_item() {
+            Some(item) => Manifest::decode(&item.value).ok(),
+            None if self.store.profile().nodes > 1 => {
+                copies::look(&self.store, ctx, &native.of.0).await?.map(|(found, _)| found.manifest)
+            }
+            None => None,
+        };
+        let Some(manifest) = found.filter(|manifest| manifest.generation == native.of.1) else { return Ok(None) };
+        if !is_native(&manifest) {
+            return Ok(Some(Seen::Items));
+        }
+        if manifest.kind != Kind::UniqueVisitors {
+            return Ok(Some(Seen::Native(Arc::new(manifest), None)));
+        }
+        let periods = Periods::read(&self.store, ctx, &native.of.0, &manifest).await?;
+        Ok(periods.map(|periods| Seen::Native(Arc::new(manifest), Some(Arc::new(periods)))))
     }
 }
 

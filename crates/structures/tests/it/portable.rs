@@ -164,6 +164,31 @@ async fn a_native_shard_is_read_as_an_item_of_the_same_elements() {
     assert!(error.to_string().contains("this is not what a sharded set has here"), "{error}");
 }
 
+/// Another program has written over the manifest of one structure: the keys of the others, in the same batch, are read as ever.
+#[tokio::test]
+async fn a_manifest_that_another_program_wrote_over_says_nothing_of_other_structures() {
+    let items = memory();
+    let natives = Natives::over(&items);
+    let shards = ["fine", "odd"].map(|name| {
+        let shard = Key::new(format!("L.{name}.d.0000000000000007.00000001-0")).unwrap();
+        natives.hold(&shard, Held::set(["7", "-2147483648"]));
+        shard
+    });
+    put_manifest(&items, "fine", 25, 1, 7, b"\x01\0").await;
+    let odd = Name::new("odd").unwrap().manifest_key().unwrap();
+    let store = Sieve::answering(&natives.shared(), move |_, op| {
+        (op.key == odd).then(|| Err(Error::new(ErrorKind::LayoutMismatch, "of another type").key(&op.key)))
+    });
+    let portable = Portable::new(store);
+    let gets = shards.iter().map(|key| Op::get(key.clone(), Want::VALUE)).collect();
+    let mut replies = larder_core::Store::run(&portable, Ctx::default(), gets).await;
+    let error = replies.remove(1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+    assert!(error.to_string().contains("L.odd.d."), "it names the key: {error}");
+    let item = replies.remove(0).unwrap().into_item().unwrap();
+    assert_eq!(item.value[10..], b"\x01\0\0\0\x017"[..]);
+}
+
 #[tokio::test]
 async fn a_shard_of_a_period_that_is_not_listed_is_told_to_be_of_none() {
     let items = memory();

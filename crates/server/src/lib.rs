@@ -22,6 +22,7 @@
 //! - a key comes back by `k`, and from `me`, in the form it was asked for; in memcached in the form it was stored in;
 //! - `me key b` takes the key as base64, as its documentation says; memcached 1.6.45 wants another word behind it, and takes the key as it is without one;
 //! - `ma` with `E` and `T` gives token and life also where the number grows by a digit;
+//! - arithmetic (`incr`, `decr`, `ma`) on an item over 512 KiB, a number with so many spaces behind it, is carried out; memcached keeps such an item in chunks, and says that it is no number;
 //! - a `get` with a key that is too long is answered with the error alone; memcached drops the replies before it, and adds an empty line;
 //! - an opaque token that is too long is found before anything is done; memcached has done arithmetic, made an item or given it another life by then;
 //! - a `get` or `gets` ends with its connection where it has no end of a line in `line_bytes_max` bytes, 1 MiB unless told otherwise; memcached gathers however many come;

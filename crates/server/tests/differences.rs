@@ -166,6 +166,24 @@ fn arithmetic_that_grows_by_a_digit_gives_token_and_life_all_the_same() {
     hold([theirs.addr(), ours.addrs()[0]], &[(&grows, grew), (&stays, stayed)]);
 }
 
+/// A number may have spaces behind it.
+#[test]
+fn arithmetic_on_a_value_over_512_kib_is_carried_out_and_none_for_memcached() {
+    let (theirs, ours) = both();
+    let folder = tempfile::tempdir().unwrap();
+    let in_folder = start_in_folder(folder.path());
+    let request = |bytes: usize| {
+        let number = format!("7{}", " ".repeat(bytes - 1));
+        format!("set n 0 0 {bytes}\r\n{number}\r\nincr n 2\r\ndecr n 1\r\nma n v\r\n")
+    };
+    let [done, refused] = ["9\n8\nVA 1\n9\n".to_owned(), NO_NUMBER.repeat(3)].map(|told| format!("STORED\n{told}"));
+    for ours in [ours.addrs()[0], in_folder.addrs()[0]] {
+        hold([theirs.addr(), ours], &[(&request((512 << 10) - 100), [&done; 2].map(String::as_str))]);
+        hold([theirs.addr(), ours], &[(&request((512 << 10) + 1), [&refused, &done].map(String::as_str))]);
+    }
+}
+
+const NO_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value\n";
 const NO_WATCH: &str = "CLIENT_ERROR watch commands not allowed\n";
 const NO_DETAIL: &str = "CLIENT_ERROR stats detail not allowed\n";
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_core::{Batch, Ctx, Key, Op, PutMode, StoreExt, StoreRef, Ttl};
 use larder_footprint::{Act, Options, Owner, report};
-use larder_store_durable::Options as Files;
+use larder_store_durable::{DurableStore, Options as Files};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Set, ShardedHash};
 
@@ -82,6 +82,33 @@ async fn items_on_disk_are_summed_too_whether_the_store_is_shared_or_not() {
     let store: StoreRef = files.clone();
     let found = report(&store, &*files, &asked(), &mut |_| ()).await.unwrap();
     assert_eq!(found.keys, 5_002);
+}
+
+/// What is resident is not told of groups in a folder: it is tables that become smaller, and those take what items do.
+#[tokio::test]
+async fn many_short_items_in_a_folder_are_gathered_for_what_their_tables_take() {
+    // The room of a journal, which its file has from the beginning.
+    const JOURNAL_BYTES: u64 = 64 << 20;
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [before, after] = [0, 1].map(|at| Arc::new(Files::new(folders[at].path()).open().unwrap()));
+    let tables = |files: &DurableStore| files.stats().unwrap().disk_bytes % JOURNAL_BYTES;
+    let store: StoreRef = before.clone();
+    fill(&store, 20_000).await;
+    before.settle().unwrap();
+    let found = report(&store, &*before, &asked(), &mut |_| ()).await.unwrap();
+    assert_eq!(found.groups[0].resident_bytes, None);
+    let advice = &found.advice[0];
+    let Act::Shard { shards, .. } = advice.act else { panic!("{:?}", found.advice) };
+    assert!(advice.note.contains("each write writes its shard anew"), "{advice:?}");
+
+    let into: StoreRef = after.clone();
+    let options = ShardedHash::options().shards(u16::try_from(shards).unwrap());
+    let hash = options.open_or_create(&into, "users").await.unwrap();
+    hash.set((0..20_000).map(|number: u32| (number.to_string(), "short value"))).await.unwrap();
+    after.settle().unwrap();
+    let saved = tables(&before) as f64 - tables(&after) as f64;
+    println!("claimed {:.0}, measured {saved:.0}", advice.saves_bytes);
+    assert!((advice.saves_bytes / saved - 1.0).abs() < 0.15, "claimed {:.0}, measured {saved:.0}", advice.saves_bytes);
 }
 
 #[tokio::test]

@@ -64,7 +64,8 @@ It may run on a server that is busy: it reads and writes nothing, asks for 500 k
 that (--rate), and measures (MEMORY USAGE) only a sample of each group: the column ± is the error of that, which 95 of 100 samples are within. On memcached the crawler of each \
 server lists its items (lru_crawler metadump) with the size of each; embedded stores are read item by item. Nothing is a snapshot.
 
-RSS is what is resident: on memcached the chunks of the slab classes; on Redis the server's own figure for all of its memory, spread over the groups; of a durable store what its files take.
+RSS is what is resident: on memcached the chunks of the slab classes; on Redis the server's own figure for all of its memory, spread over the groups. Of a store in a folder nothing is told \
+of groups: what all its files take is said first, with the 64 MiB of room that each journal has from the beginning; its tables take what the items do, within a twentieth.
 
 Without --timeout it takes as long as it takes.
 

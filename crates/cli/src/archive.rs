@@ -135,6 +135,15 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
         let message = "this store cannot tell which keys it holds";
         return Err(Failure::new(Exit::Refused, "unsupported", message));
     };
+    if args.resume && is_stdin_or_stdout(&args.file) {
+        let message = "a dump that goes to standard output cannot be gone on with";
+        return Err(Failure::usage(message).hint("name the file that was cut short"));
+    }
+    // Before there is a file.
+    if !session.store.profile().remaining_ttl {
+        let message = "this store cannot tell how long its items live, and a dump must say so";
+        return Err(Failure::new(Exit::Refused, "unsupported", message));
+    }
     let head = Head::now(session.store.profile().store.to_string()).at(session.address.as_str());
     let store = Portable::new(session.store.clone());
     let progress = Progress::new();
@@ -204,8 +213,14 @@ pub(crate) async fn import(session: &Session, args: &Import) -> Result<Exit, Fai
     let Imported { stored, kept, expired, refused, blocks, .. } = &imported;
     let plain = format!("{stored} written, {kept} there already, {expired} over, {} refused", refused.count);
     if let Err(error) = done {
-        let hint = format!("go on with --skip-blocks {}", blocks.max(&args.skip_blocks));
-        return Err(Failure::from(error).after(&plain).hint(hint));
+        let whole = if larder::dump::DumpFault::is_why(&error) { "with a whole copy of the dump " } else { "" };
+        let is_over_the_end = error.kind() == ErrorKind::BadInput;
+        let failure = Failure::from(error).after(&plain);
+        return Err(match blocks {
+            0 => failure,
+            _ if is_over_the_end => failure,
+            done => failure.hint(format!("{whole}go on with --skip-blocks {done}")),
+        });
     }
     let object =
         json!({"stored": stored, "kept": kept, "expired": expired, "refused": refused.count, "blocks": blocks});

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use larder::dump::FileError;
+use larder::dump::{DumpFault, FileError};
 use larder::{ErrorKind, Name};
 use serde_json::json;
 
@@ -205,6 +205,9 @@ impl From<larder::Error> for Failure {
     fn from(error: larder::Error) -> Failure {
         if let Some(FileError(cause)) = std::error::Error::source(&error).and_then(|source| source.downcast_ref()) {
             return of_a_file(&error, cause);
+        }
+        if DumpFault::is_why(&error) {
+            return Failure::new(judge(&error).0, error.kind().as_str(), error.to_string());
         }
         let (exit, hint) = judge(&error);
         let failure = Failure::new(exit, error.kind().as_str(), error.to_string());

@@ -11,6 +11,7 @@ use std::process::{Child, Command};
 
 use common::{Done, finish, larder, on, on_with_input, until, wait};
 use larder::dump::{DumpItem, DumpWriter, Head};
+use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion, Value};
 use larder_testkit::servers::{Memcached, Version};
 
@@ -465,6 +466,40 @@ fn an_import_of_a_pipe_that_broke_goes_on_behind_the_blocks_that_it_named() {
     assert_eq!(on_rerun["blocks"], all["blocks"]);
     assert_some(&to);
     assert_eq!(on(&to, "hash entries large").sorted_lines(), on(&from, "hash entries large").sorted_lines());
+}
+
+/// What is wrong with a dump is wrong with no store, and what was asked for is done or refused.
+#[test]
+fn a_dump_that_is_at_fault_is_told_from_a_store_and_no_option_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = file_store(folder.path(), "store");
+    make_some(&store);
+    let dump = on(&store, "export -").stdout;
+    let flipped: Vec<u8> = dump.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == dump.len() / 2)).collect();
+    let other = [b"LARDER-DUMP 2\n", &dump[14..]].concat();
+    for (bytes, code, said) in
+        [(&flipped[..], 4, "the dump is damaged"), (b"a text", 4, "this is no dump"), (&other, 8, "of another version")]
+    {
+        let failed = on_with_input(&store, "import -", bytes);
+        failed.fails(code, said);
+        for wrong in ["larder drop", "the store's files"] {
+            assert!(!failed.stderr.contains(wrong), "{}", failed.stderr);
+        }
+    }
+    let over = on_with_input(&store, "import - --skip-blocks 1000", &dump);
+    over.fails(2, "1000 blocks are to be left out, and the dump has ");
+    assert!(!over.stderr.contains("go on"), "{}", over.stderr);
+    on(&store, "export - --resume").fails(2, "standard output cannot be gone on with");
+}
+
+/// A store that cannot say how long items live is refused before there is a file.
+#[test]
+fn an_export_that_is_refused_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = ClassicFake::start();
+    let dump = folder.path().join("all.dump");
+    on(&server.url(), &format!("export {}", dump.display())).fails(8, "how long its items live");
+    assert!(!dump.exists());
 }
 
 /// What a command did, and the most memory that it took.

@@ -285,6 +285,34 @@ impl FileError {
     }
 }
 
+/// That a dump itself is at fault: the source of an [`Error`] for what is no dump, one of another version, or a damaged one. It tells it from those of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DumpFault;
+
+impl DumpFault {
+    /// True of an error that says so.
+    ///
+    /// ```
+    /// let error = larder_dump::DumpReader::new(&b"a text"[..]).err().expect("it is no dump");
+    /// assert!(larder_dump::DumpFault::is_why(&error));
+    /// ```
+    pub fn is_why(error: &Error) -> bool {
+        std::error::Error::source(error).is_some_and(|source| source.is::<DumpFault>())
+    }
+
+    pub(crate) fn error(kind: ErrorKind, what: impl Into<String>) -> Error {
+        Error::new(kind, what.into()).source(DumpFault)
+    }
+}
+
+impl std::fmt::Display for DumpFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the dump is at fault")
+    }
+}
+
+impl std::error::Error for DumpFault {}
+
 pub(crate) fn io_error(what: &str, error: std::io::Error) -> Error {
     FileError(error).of(what)
 }

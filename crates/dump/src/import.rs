@@ -95,9 +95,10 @@ pub async fn import<R: Read>(
     so_far: &mut Imported,
     tell: &mut dyn FnMut(&Imported),
 ) -> Result<()> {
+    let mut number = 0;
     while let Some(items) = reader.next_block()? {
         // The head is a block, too.
-        let number = reader.blocks() - 1;
+        number = reader.blocks() - 1;
         if number > how.skip_blocks {
             let mut items = items.as_slice();
             while !items.is_empty() {
@@ -109,6 +110,10 @@ pub async fn import<R: Read>(
         so_far.blocks = number;
         so_far.value_bytes = reader.totals().value_bytes;
         tell(so_far);
+    }
+    if number < how.skip_blocks {
+        let detail = format!("{} blocks are to be left out, and the dump has {number}", how.skip_blocks);
+        return Err(Error::new(ErrorKind::BadInput, detail));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ mod reader;
 mod writer;
 
 pub use export::{Exported, Foreign, export};
-pub use format::{DumpItem, FileError, Head, Origin, Totals};
+pub use format::{DumpFault, DumpItem, FileError, Head, Origin, Totals};
 pub use import::{Imported, Importing, Refused, import};
 pub use reader::DumpReader;
 pub use writer::{DumpWriter, OtherStore, Resumed};

@@ -7,8 +7,8 @@ use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::format::{
-    BLOCK_BYTES, BLOCK_BYTES_MAX, CHECK_BYTES, DumpItem, END, HEAD, HEAD_BYTES_MAX, Head, ITEMS, MAGIC, PREFIX_BYTES,
-    Totals, io_error,
+    BLOCK_BYTES, BLOCK_BYTES_MAX, CHECK_BYTES, DumpFault, DumpItem, END, HEAD, HEAD_BYTES_MAX, Head, ITEMS, MAGIC,
+    PREFIX_BYTES, Totals, io_error,
 };
 
 /// Reads a dump, block by block, each held against its checksum first.
@@ -46,7 +46,7 @@ impl<R: Read> DumpReader<R> {
                 true => (ErrorKind::LayoutMismatch, "this is a dump of another version; this program knows 1"),
                 false => (ErrorKind::Corrupt, "this is no dump: it does not begin with LARDER-DUMP"),
             };
-            return Err(Error::new(kind, what));
+            return Err(DumpFault::error(kind, what));
         }
         let (kind, body) = reader.block(HEAD_BYTES_MAX)?;
         let head = (kind == HEAD).then(|| Head::decode(&body)).flatten();
@@ -153,7 +153,7 @@ impl<R: Read> DumpReader<R> {
 
     pub(crate) fn damaged(&self, what: &str) -> Error {
         let (at, items) = (self.whole_bytes, self.totals.items);
-        Error::new(ErrorKind::Corrupt, format!("the dump is damaged at byte {at}, after {items} items: {what}"))
+        DumpFault::error(ErrorKind::Corrupt, format!("the dump is damaged at byte {at}, after {items} items: {what}"))
     }
 }
 

@@ -33,7 +33,7 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`open`], [`open_with_list`], [`open_all`] | a store by its URL, what lists its keys, and what surveys it |
-//! | [`Lock`], [`Counter`], [`Set`], [`Visitors`], [`UniqueVisitors`], [`EventLog`], [`Table`], [`Queue`], [`Stack`], [`Cache`], [`PackedRecords`], [`PackedTable`], [`ShardedHash`], [`ShardedSet`], [`ShardedSortedSet`] | the structures; each documents its guarantee on every store, and its round trips |
+//! | [`Lock`], [`Counter`], [`Set`], [`Array`], [`Visitors`], [`UniqueVisitors`], [`EventLog`], [`Table`], [`Queue`], [`Stack`], [`Cache`], [`PackedRecords`], [`PackedTable`], [`ShardedHash`], [`ShardedSet`], [`ShardedSortedSet`] | the structures; each documents its guarantee on every store, and its round trips |
 //! | [`find`], [`mod@inspect`], [`drop_structure`] | what a name holds, what that takes and promises, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |

@@ -45,7 +45,7 @@ pub const SCHEMES: &[&str] = &[
 /// | URL | store | options |
 /// |---|---|---|
 /// | `memory:` | in this process, a new one with each call; its data ends with it | `bytes_max` (`64m`; none), `evict` (`false`), `value_bytes_max` (`1m`), `shards` (256) |
-/// | `file:PATH` | in a folder, for one process at a time; its data stay | `sync` (`always`, `every:100ms`, `never`), `value_bytes_max` (`64m`), `wait_ms` for another process (0), `create` it where there is none (`yes`), `reserve_bytes` that stay free on the disk (`64m`), `cache_bytes` (`64m`) |
+/// | `file:PATH` | in a folder, for one process at a time; its data stay | `sync` (`always`, `every:100ms`, `never`), `value_bytes_max` (`64m`), `wait_ms` for another process (0), `create` it where there is none (`yes`), `share` it in turns with other processes (`no`), `witness`, a file elsewhere that says how far the store was (none), `reserve_bytes` that stay free on the disk (`64m`), `cache_bytes` (`64m`) |
 /// | `memcached://host:port[,host:port…]` | memcached, one server or several | see the memcached store |
 /// | `memcached+tls://host:port` | the same over TLS | the same |
 /// | `memcached+unix:///path` | the same over a unix socket | the same |

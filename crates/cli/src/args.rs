@@ -48,7 +48,10 @@ same one. The store is set by --store or LARDER_STORE:
   redis://host:port[/database]         Redis or Valkey, one server
   rediss://host:port                   the same over TLS
   redis+unix:///path                   the same over a unix socket
+  redis-cluster://host:port[,…]        a Redis or Valkey cluster; rediss-cluster over TLS
   file:PATH                            a durable store in a folder of this machine
+
+A user and a password stand before the host, as user:password@host.
 
 Without one, it is this user's own: a durable store in $XDG_DATA_HOME/larder, or ~/.local/share/larder, behind a server on a unix socket beside it that the first command starts, and that ends when \
 nobody was connected for a minute (--direct opens the files instead). Several commands use files in turns: each has them open for one operation at a time, and waits up to 5 s for the others, or --timeout.

@@ -37,7 +37,7 @@ pub(crate) struct Serve {
 }
 
 pub(crate) const SERVE_HELP: &str = "\
-Serves memory, or with --store file:PATH a durable store in a folder, whose replies come when what they say is as durable as the store promises (docs/durability.md).
+Serves memory, or with --store file:PATH (or LARDER_STORE=file:PATH) a durable store in a folder, whose replies come when what they say is as durable as the store promises (docs/durability.md). Where LARDER_STORE names a server, it is for clients, and memory is served.
 
 Options, memcached's own letters among them:
       --store memory:|file:PATH        what to serve; options of file: as in a URL: file:PATH?sync=every:100ms [memory:]

@@ -77,7 +77,7 @@ A day is made for half as many again as came the day before; after a day without
 
 An outcome that is unknown is exit code 7; to add the same again does no harm.
 
-Round trips: open 1 (3 when they are created), add 3 (8 for a day's first), 2 for each further batch; on Redis and Valkey, compact and exact numbers, one less each.
+Round trips: open 1 (3 when they are created), add 3 (9 for a day's first, 8 where days expire), 2 for each further batch; on Redis and Valkey, compact and exact numbers, one less each.
 
 Examples:
   larder unique add site alice bob

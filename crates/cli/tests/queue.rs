@@ -62,14 +62,19 @@ fn ten_thousand_lines_of_standard_input_keep_their_order() {
     }
     let stat = on(&url, "--json queue stat jobs").json();
     assert_eq!((stat["ready"].as_u64(), stat["acknowledged"].as_u64()), (Some(9_997), Some(3)));
-    // All lines once, and in order, through the command of a worker.
+    // The next two through the command of a worker: one is given up, and of the other the worker is told to stop, which the command is not to hear of before it has ended.
     let done = work(
         &url,
-        "--idle-exit 0s --jobs 1 --attempts-max 1",
-        "cat > /dev/null; test $LARDER_ITEM = 'line 00003' && exit 3; kill $PPID",
+        "--idle-exit 0s --jobs 1 --attempts-max 1 --poll 10ms",
+        "trap '' TERM; cat > /dev/null; test \"$LARDER_ITEM\" = 'line 00003' && exit 3; kill $PPID",
     );
     assert_eq!(done.code(), 128 + 15);
-    assert_eq!(on(&url, "queue len jobs").exits(0), "9996\n");
+    assert!(
+        done.stderr.contains("\"line 00003\" exited with 3, at attempt 1: the item is given up"),
+        "{}",
+        done.stderr
+    );
+    assert_eq!(on(&url, "queue len jobs").exits(0), "9995\n");
 }
 
 #[test]

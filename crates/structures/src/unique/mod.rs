@@ -57,7 +57,7 @@
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
-//! A handle's first call for a period costs 1 more; the first add to a period, which makes it, 7 more (6 where periods expire), and 1 for each further 4,096 shards, its own and
+//! A handle's first call for a period costs 1 more, or, where it is the first add to a period, which makes it, 7 more (6 where periods expire), and 1 for each further 4,096 shards, its own and
 //! of the period before. An add that meets with others' writes is tried again: 2 more each time. Adds of one handle that come together share theirs, but in sets.
 //!
 //! # How many are expected

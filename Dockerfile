@@ -1,4 +1,4 @@
-# `larder`, and nothing else: docker build -t larder . && docker run -p 11211:11211 -v larder:/data larder
+# `larder`, and nothing else, for this machine alone: docker build -t larder . && docker run -p 127.0.0.1:11211:11211 -v larder:/data larder
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .

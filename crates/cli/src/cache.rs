@@ -124,7 +124,7 @@ async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
         signal = signals.next() => return Ok(code_of_signal(signal)),
     };
     let rebuild = match lookup {
-        Ok(Lookup::Found(cached)) => return print(session, args, &cached, &mut signals).await,
+        Ok(Lookup::Found(cached)) => return print(session, args, &cached, &mut signals, None).await,
         Ok(Lookup::Rebuild(rebuild)) => rebuild.renewing(),
         Err(error) if error.kind() == ErrorKind::Timeout && !error.is_unknown() => {
             return Err(Failure::from(error).hint("--wait waits longer, --stale serves the last value meanwhile"));
@@ -142,8 +142,9 @@ async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
                 return Err(failure);
             }
         };
+    let within = signalled.map(|signal| (GRACE, signal));
     if code == 0 && output.over().is_none() {
-        return print(session, args, &rebuild.finish(output.kept()).await, &mut signals).await;
+        return print(session, args, &rebuild.finish(output.kept()).await, &mut signals, within).await;
     }
     rebuild.give_up().await;
     if let (0, Some(bytes)) = (code, output.over()) {
@@ -158,7 +159,6 @@ async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
         // Nothing was kept; and of what was passed on a part may be left with a reader who is slow.
         return Ok(code);
     }
-    let within = signalled.map(|signal| (GRACE, signal));
     let told = print_unless_told(&mut signals, within, output.kept()).await?;
     Ok(told.filter(|_| signalled.is_none()).map_or(code, code_of_signal))
 }
@@ -212,7 +212,13 @@ async fn made(
 }
 
 /// Prints a value. A signal ends that, too: who reads may be slow.
-async fn print(session: &Session, args: &CacheGet, cached: &Cached, signals: &mut Forwarded) -> Result<u8, Failure> {
+async fn print(
+    session: &Session,
+    args: &CacheGet,
+    cached: &Cached,
+    signals: &mut Forwarded,
+    within: Option<(Duration, Signal)>,
+) -> Result<u8, Failure> {
     let (source, kept) = match &cached.source {
         Source::Fresh => ("fresh", None),
         Source::Stale => ("stale", None),
@@ -236,6 +242,6 @@ async fn print(session: &Session, args: &CacheGet, cached: &Cached, signals: &mu
     } else {
         cached.value.clone()
     };
-    let told = print_unless_told(signals, None, printed).await?;
+    let told = print_unless_told(signals, within, printed).await?;
     Ok(told.map_or(Exit::Ok as u8, code_of_signal))
 }

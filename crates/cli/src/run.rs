@@ -307,7 +307,11 @@ impl Output {
             let passed = if was_over { part[..count].to_vec() } else { std::mem::take(&mut self.kept) };
             if self.beyond == Beyond::PassedOn {
                 // Who reads there may be slow: signals are heard meanwhile.
-                on_a_thread(move || io::stdout().write_all(&passed)).await?;
+                on_a_thread(move || {
+                    let mut out = io::stdout();
+                    out.write_all(&passed).and_then(|()| out.flush())
+                })
+                .await?;
             }
         }
     }

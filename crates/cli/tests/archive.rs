@@ -489,6 +489,9 @@ fn a_dump_that_is_at_fault_is_told_from_a_store_and_no_option_is_passed_over() {
     let over = on_with_input(&store, "import - --skip-blocks 1000", &dump);
     over.fails(2, "1000 blocks are to be left out, and the dump has ");
     assert!(!over.stderr.contains("go on"), "{}", over.stderr);
+    // What was to be left out is done, wherever in it the dump ends.
+    let within = on_with_input(&store, "import - --skip-blocks 1000", &flipped);
+    within.fails(4, "with a whole copy of the dump go on with --skip-blocks 1000");
     on(&store, "export - --resume").fails(2, "standard output cannot be gone on with");
 }
 

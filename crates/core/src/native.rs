@@ -310,10 +310,15 @@ impl Ranks {
     /// The `n` highest scores, the highest first.
     ///
     /// ```
-    /// assert!(larder_core::native::Ranks::top(3).from_top);
+    /// # use larder_core::native::Ranks;
+    /// assert_eq!(Ranks::top(3), Ranks { first: 0, last: 2, from_top: true });
+    /// assert_eq!(Ranks::top(0), Ranks { first: 1, last: 0, from_top: true }); // none: -1 is the last of all
     /// ```
     pub fn top(n: u32) -> Ranks {
-        Ranks { first: 0, last: i64::from(n) - 1, from_top: true }
+        match n {
+            0 => Ranks { first: 1, last: 0, from_top: true },
+            n => Ranks { first: 0, last: i64::from(n) - 1, from_top: true },
+        }
     }
 
     /// The `n` lowest scores, the lowest first.

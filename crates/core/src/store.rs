@@ -110,7 +110,7 @@ pub struct Ctx {
 }
 
 impl Ctx {
-    /// A context whose deadline is `timeout` from now.
+    /// A context whose deadline is `timeout` from now, or a hundred years where that is further off than clocks go.
     ///
     /// ```
     /// use larder_core::Ctx;
@@ -118,7 +118,10 @@ impl Ctx {
     /// assert!(Ctx::within(Duration::from_secs(1)).deadline.is_some());
     /// ```
     pub fn within(timeout: Duration) -> Ctx {
-        Ctx { deadline: ambient::now().checked_add(timeout) }
+        /// As good as for ever.
+        const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+        let now = ambient::now();
+        Ctx { deadline: now.checked_add(timeout).or_else(|| now.checked_add(CENTURY)) }
     }
 
     /// The earlier of this context's deadline and `timeout` from now.

@@ -62,6 +62,28 @@ fn masked_option(option: &str) -> String {
     }
 }
 
+/// The options of a URL, `name=value` joined by `&`; one without `=` has an empty value.
+///
+/// ```
+/// use larder_core::text::url_options;
+/// assert_eq!(url_options("a=1&b"), Ok(vec![("a", "1"), ("b", "")]));
+/// assert!(url_options("a=1&b&a=2").unwrap_err().contains("the option a is given twice"));
+/// ```
+///
+/// # Errors
+/// For one that is given twice: which of them counts is nobody's guess.
+pub fn url_options(options: &str) -> std::result::Result<Vec<(&str, &str)>, String> {
+    let mut all: Vec<(&str, &str)> = Vec::new();
+    for pair in options.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if all.iter().any(|(other, _)| *other == name) {
+            return Err(format!("the option {name} is given twice"));
+        }
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
 /// The scheme of a URL and what follows its `://`; `None` where what stands before the first `://` is none, such as a password with it.
 ///
 /// ```

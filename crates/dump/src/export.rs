@@ -106,7 +106,7 @@ pub async fn export<W: Write>(
         }
     };
     let mut listing = list.list(Ctx::default(), b"", &mut take);
-    let ops_max = (BATCH_BYTES_MAX / profile.value_bytes_max(0).max(1)).clamp(1, BATCH_OPS);
+    let ops_max = (BATCH_BYTES_MAX / profile.value_bytes_max(profile.key_bytes_max).max(1)).clamp(1, BATCH_OPS);
     let (mut is_listed, mut ops) = (false, FIRST_OPS.min(ops_max));
     loop {
         if !is_listed {

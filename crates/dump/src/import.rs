@@ -107,7 +107,7 @@ pub async fn import<R: Read>(
                 items = &items[count..];
             }
         }
-        so_far.blocks = number;
+        so_far.blocks = number.max(how.skip_blocks);
         so_far.value_bytes = reader.totals().value_bytes;
         tell(so_far);
     }

@@ -187,8 +187,8 @@ async fn an_export_asks_for_as_many_items_at_once_as_come_to_eight_mebibytes_and
         (40, 500_000, 1 << 20, &[8, 16, 16]),
         (30, 700_000, 1 << 20, &[8, 11, 11]),
         // The next ones may be as large as the store takes them: they come to 1 GiB at the most.
-        (40, 10, 64 << 20, &[8, 16, 16]),
-        (9, 10, 256 << 20, &[4, 4, 1]),
+        (40, 10, (64 << 20) + Key::BYTES_MAX, &[8, 16, 16]),
+        (9, 10, (256 << 20) + Key::BYTES_MAX, &[4, 4, 1]),
         (2, 10, usize::MAX, &[1, 1]),
     ] {
         let store = Noting(MemoryStore::new(), Mutex::default(), item_bytes_max);

@@ -41,11 +41,11 @@ pub(crate) fn reshard(
     let a_shard = packed_by_chance(group.data_type, &drawn, elements / shards + 1.0, SHARD_KEY_BYTES, on);
     let saves_bytes = bytes - shards * a_shard - (shards - now) * bucket_bytes(nodes);
     let wanted = shards as u64;
-    let act = if wanted > SHARDS_MAX.into() {
+    let (act, note) = if wanted > SHARDS_MAX.into() {
         // More than one name can have are several names.
-        spread.act(wanted, wanted)
+        (spread.act(wanted, wanted), "programs must use the shards")
     } else {
-        Act::Reshard { name: name.clone(), shards: wanted }
+        (Act::Reshard { name: name.clone(), shards: wanted }, "others read and write meanwhile")
     };
-    Some(about(group, act, worst(group), "others read and write meanwhile", saves_bytes))
+    Some(about(group, act, worst(group), note, saves_bytes))
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use larder_core::text::url_options;
 use larder_core::{Error, Result};
 use larder_store_durable::{NoSync, Options};
 
@@ -27,8 +28,7 @@ pub(crate) fn parse(rest: &str) -> Result<Place> {
         return Err(config("file: takes the path of a folder: file:/var/lib/larder, file:larder.store".to_owned()));
     }
     let (mut store, mut is_shared) = (Options::new(path), false);
-    for option in options.split('&').filter(|option| !option.is_empty()) {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+    for (name, value) in url_options(options).map_err(config)? {
         store = match name {
             "sync" => store.sync(value.parse().map_err(|_| not_taken(name, value, NoSync::FORM))?),
             "value_bytes_max" => store.value_bytes_max(size(name, value)?),
@@ -98,6 +98,7 @@ mod tests {
                 "x?sync=sometimes",
                 "sync takes always, never or every:100ms (1 ms to 1 h, in ms or s), not \"sometimes\"",
             ),
+            ("x?sync=always&sync=never", "the option sync is given twice"),
             ("x?share=maybe", "share takes yes or no, not \"maybe\""),
             ("x?create=", "create takes yes or no, not \"\""),
             ("no/such/folder?create=no", "no/such/folder holds no store, and none is to be made there"),

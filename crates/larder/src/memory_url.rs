@@ -1,6 +1,6 @@
 //! The options of `memory:`.
 
-use larder_core::text::masked_url;
+use larder_core::text::{masked_url, url_options};
 use larder_core::{Error, Result};
 use larder_store_memory::MemoryStore;
 
@@ -20,8 +20,7 @@ pub(crate) fn open(rest: &str) -> Result<MemoryStore> {
         return Err(config(format!("memory: takes options only, and no place: {place:?}")));
     }
     let mut store = MemoryStore::builder();
-    for option in options.split('&').filter(|option| !option.is_empty()) {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+    for (name, value) in url_options(options).map_err(config)? {
         store = match name {
             "bytes_max" => store.bytes_max(size(name, value)?),
             "value_bytes_max" => store.value_bytes_max(size(name, value)?),
@@ -61,6 +60,7 @@ mod tests {
                 "no option \"evcit\"; it has bytes_max, evict, shards, value_bytes_max; did you mean evict",
             ),
             ("?evict", "evict takes true or false, not \"\""),
+            ("?evict=true&evict=false", "the option evict is given twice"),
             ("?evict=yes", "evict takes true or false, not \"yes\""),
             ("?bytes_max=12q", "such as 4096, 64k, 64m or 2g, not \"12q\""),
             ("?bytes_max=99999999999999999999", "not \"99999999999999999999\""),

@@ -164,7 +164,11 @@ async fn opened(url: &str) -> Result<Opened> {
         #[cfg(feature = "durable")]
         ("file", place) => {
             let place = crate::durable_url::parse(place)?;
-            if place.is_shared { Ok(all(place.options.open_shared()?)) } else { Ok(all(place.options.open()?)) }
+            // It waits for another process, and reads the journal.
+            beside(move || {
+                if place.is_shared { Ok(all(place.options.open_shared()?)) } else { Ok(all(place.options.open()?)) }
+            })
+            .await
         }
         #[cfg(feature = "memcached")]
         ("memcached" | "memcached+tls" | "memcached+unix", place) if place.starts_with("//") => {
@@ -180,6 +184,14 @@ async fn opened(url: &str) -> Result<Opened> {
         }
         _ => Err(unknown_scheme(&scheme, url)),
     }
+}
+
+/// Does what blocks on a thread of the runtime's for that, where there is one.
+#[cfg(feature = "durable")]
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return work() };
+    let ended = |error| Error::new(larder_core::ErrorKind::Unavailable, "the runtime ended meanwhile").source(error);
+    runtime.spawn_blocking(work).await.map_err(ended)?
 }
 
 /// The options of a durable store by its URL, `file:PATH[?options]`: for what is no op, such as backups and restores. The option `share` says nothing here.

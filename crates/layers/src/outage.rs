@@ -214,7 +214,9 @@ impl Outage {
             places.retain(|at| !left(at).is_zero());
             let pause = pauses.next_pause().min(places.iter().map(left).max().unwrap_or_default());
             // A try that begins at the deadline would end after it.
-            if places.is_empty() || ctx.deadline.is_some_and(|deadline| ambient::now() + pause >= deadline) {
+            if places.is_empty()
+                || ctx.deadline.is_some_and(|deadline| deadline.saturating_duration_since(ambient::now()) <= pause)
+            {
                 return replies;
             }
             tokio::time::sleep(pause).await;

@@ -107,7 +107,7 @@ impl Retry {
         let mut pauses = Pauses::new(self.pause_first, self.pause_max);
         for _ in 1..self.attempts_max {
             let pause = pauses.next_pause();
-            if ctx.deadline.is_some_and(|deadline| ambient::now() + pause >= deadline) {
+            if ctx.deadline.is_some_and(|deadline| deadline.saturating_duration_since(ambient::now()) <= pause) {
                 break;
             }
             tokio::time::sleep(pause).await;
@@ -281,10 +281,12 @@ mod tests {
         let store = Retry::new(fake.clone()).attempts_max(0);
         assert!(store.run(Ctx::default(), Batch::from_iter([put("a")])).await[0].is_err());
         assert_eq!(fake.take_asked().len(), 1);
-        let store = Retry::new(fake.clone()).pauses(Duration::from_secs(3600), Duration::from_secs(7200));
-        let start = tokio::time::Instant::now();
-        let ctx = Ctx::within(Duration::from_micros(1));
-        assert!(store.run(ctx, Batch::from_iter([put("a")])).await[0].is_err());
-        assert_eq!(start.elapsed(), Duration::ZERO, "no pause reaches past the deadline");
+        for (first, max) in [(Duration::from_secs(3_600), Duration::from_secs(7_200)), (Duration::MAX, Duration::MAX)] {
+            let store = Retry::new(fake.clone()).pauses(first, max);
+            let start = tokio::time::Instant::now();
+            let ctx = Ctx::within(Duration::from_micros(1));
+            assert!(store.run(ctx, Batch::from_iter([put("a")])).await[0].is_err());
+            assert_eq!(start.elapsed(), Duration::ZERO, "no pause reaches past the deadline");
+        }
     }
 }

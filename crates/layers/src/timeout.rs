@@ -14,7 +14,7 @@ pub(crate) const HANG_MARGIN: Duration = Duration::from_millis(100);
 /// It caps the deadline that the caller set, and it also ends the wait itself, 100 ms later, should the store hang. Then reads
 /// fail with [`ErrorKind::Timeout`], and writes do so with [`Effect::Unknown`]. **Round trips: none of its own.**
 ///
-/// Ending the wait takes a tokio runtime with its timer on; without one only the deadline is capped.
+/// Ending the wait takes a tokio runtime, and one with its timer on; without any only the deadline is capped.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

@@ -102,8 +102,10 @@ impl Connector {
     /// ```
     pub async fn connect(&self, host: &str, stream: TcpStream) -> Result<Stream> {
         let name = self.name.as_deref().unwrap_or(host).to_owned();
-        let name = ServerName::try_from(name)
-            .map_err(|error| config_error(format!("{host:?} cannot be the name in a certificate: {error}")))?;
+        let name = ServerName::try_from(name.clone()).map_err(|error| {
+            let option = if self.name.is_some() { "tls_name=" } else { "" };
+            config_error(format!("{option}{name:?} cannot be the name in a certificate: {error}"))
+        })?;
         let stream = self.connector.connect(name, stream).await.map_err(|error| {
             // What rustls itself found wrong is a matter of certificates or of the wrong port; the rest is the network's.
             let is_found_wrong = error.kind() == std::io::ErrorKind::InvalidData;

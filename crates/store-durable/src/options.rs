@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use larder_core::{ClockRef, Error, ErrorKind, Key, Result, SystemClock};
@@ -97,6 +99,8 @@ pub struct Options {
     pub(crate) cache_bytes: u64,
     pub(crate) reserve_bytes: u64,
     pub(crate) wait: Duration,
+    /// Ends that wait early: of a store that several processes use in turns.
+    pub(crate) is_given_up: Arc<AtomicBool>,
     pub(crate) clock: ClockRef,
     pub(crate) witness: Option<PathBuf>,
     pub(crate) create: bool,
@@ -119,6 +123,7 @@ impl Options {
             cache_bytes: 64 << 20,
             reserve_bytes: 64 << 20,
             wait: Duration::ZERO,
+            is_given_up: Arc::default(),
             clock: SystemClock::shared(),
             witness: None,
             create: true,

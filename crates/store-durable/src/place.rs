@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_core::{Error, ErrorKind, Result};
@@ -34,6 +35,8 @@ const BEGUN: [&str; 2] = ["larder.new", "state.new"];
 const ENGINE: &str = "engine";
 /// How long someone who waits for the lock sleeps between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// What is as good as for ever: a hundred years.
+const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long an engine that is being closed may keep its files.
 const ENGINE_CLOSES_MAX: Duration = Duration::from_secs(1);
 /// The locks of all processes, on Linux.
@@ -93,13 +96,17 @@ pub(crate) struct Place {
 pub(crate) struct Locked(File);
 
 impl Locked {
-    /// Waits until the deadline: the file again, if another process still has it then.
-    fn until(file: File, deadline: Instant) -> std::io::Result<std::result::Result<Locked, File>> {
+    /// Waits until the deadline, or until it is given up: the file again, if another process still has it then.
+    fn until(
+        file: File,
+        deadline: Instant,
+        is_given_up: &AtomicBool,
+    ) -> std::io::Result<std::result::Result<Locked, File>> {
         while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if error != rustix::io::Errno::WOULDBLOCK {
                 return Err(error.into());
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline || is_given_up.load(Ordering::Relaxed) {
                 return Ok(Err(file));
             }
             std::thread::sleep(LOOK_EVERY);
@@ -116,17 +123,18 @@ impl Drop for Locked {
 }
 
 impl Place {
-    /// Locks the folder of a store, making it where there is none. Waits up to `wait` for another process to close it.
-    pub(crate) fn lock(folder: &Path, wait: Duration) -> Result<Place> {
+    /// Locks the folder of a store, making it where there is none. Waits up to `wait` for another process to close it, unless that is given up.
+    pub(crate) fn lock(folder: &Path, wait: Duration, is_given_up: &AtomicBool) -> Result<Place> {
         let is_new = prepare(folder)?;
         let path = folder.join(LOCK);
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = opened.map_err(|error| failed(&path, "cannot be opened for writing", error))?;
-        let deadline = Instant::now() + wait;
-        let locked = Locked::until(file, deadline).map_err(|error| failed(&path, "cannot be locked", error))?;
+        let deadline = Instant::now() + wait.min(WAIT_MAX);
+        let locked =
+            Locked::until(file, deadline, is_given_up).map_err(|error| failed(&path, "cannot be locked", error))?;
         let lock = locked.map_err(|file| held(folder, id_in(file), wait))?;
         let whole = File::open(folder).map_err(|error| failed(folder, "cannot be opened", error))?;
-        let whole = match Locked::until(whole, deadline) {
+        let whole = match Locked::until(whole, deadline, is_given_up) {
             Ok(Ok(locked)) => Some(locked),
             Ok(Err(file)) => return Err(held(folder, holder_of(&file), wait)),
             Err(_) => None,
@@ -163,7 +171,7 @@ impl Place {
     pub(crate) fn lock_engine(&self) -> Result<Locked> {
         let path = self.engine().join(LOCK);
         let file = File::open(&path).map_err(|error| failed(&path, "cannot be opened", error))?;
-        let locked = Locked::until(file, Instant::now() + ENGINE_CLOSES_MAX);
+        let locked = Locked::until(file, Instant::now() + ENGINE_CLOSES_MAX, &AtomicBool::new(false));
         let locked = locked.map_err(|error| failed(&path, "cannot be locked", error))?;
         locked.map_err(|file| held(&self.folder, holder_of(&file), Duration::ZERO))
     }
@@ -553,12 +561,12 @@ mod tests {
     #[test]
     fn a_process_that_was_started_meanwhile_does_not_keep_the_folder_locked() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::lock(folder.path(), Duration::ZERO).unwrap();
-        assert!(Place::lock(folder.path(), Duration::ZERO).is_err());
+        let place = Place::lock(folder.path(), Duration::ZERO, &AtomicBool::new(false)).unwrap();
+        assert!(Place::lock(folder.path(), Duration::ZERO, &AtomicBool::new(false)).is_err());
         // What it has of its parent's files until it becomes another program.
         let inherited = [&place.lock, place._whole.as_ref().unwrap()].map(|locked| locked.0.try_clone().unwrap());
         drop(place);
-        Place::lock(folder.path(), Duration::ZERO).unwrap();
+        Place::lock(folder.path(), Duration::ZERO, &AtomicBool::new(false)).unwrap();
         drop(inherited);
     }
 }

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::list::{List, Listed, Listing};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Profile, Replies, Result, Run, Store};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::options::Options;
@@ -37,9 +39,17 @@ const LINGER: Duration = Duration::from_millis(30);
 /// # }
 /// ```
 pub struct SharedStore {
-    keeper: Option<Sender<oneshot::Sender<Result<Arc<DurableStore>>>>>,
+    keeper: Option<Sender<Ask>>,
+    /// Ends a wait of the keeper's for another process.
+    is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     profile: Arc<Profile>,
+}
+
+/// Somebody who wants the store open.
+struct Ask {
+    since: Instant,
+    reply: oneshot::Sender<Result<Arc<DurableStore>>>,
 }
 
 impl Options {
@@ -53,7 +63,9 @@ impl Options {
     /// let store = larder_store_durable::Options::new(folder.path()).open_shared()?;
     /// # Ok::<(), larder_core::Error>(())
     /// ```
-    pub fn open_shared(self) -> Result<SharedStore> {
+    pub fn open_shared(mut self) -> Result<SharedStore> {
+        let is_over = Arc::<AtomicBool>::default();
+        self.is_given_up = is_over.clone();
         let name = format!("file:{}", self.folder.display());
         let profile = Arc::new(profile(&name, &self));
         let store = Arc::new(self.clone().open()?);
@@ -62,21 +74,28 @@ impl Options {
             std::thread::Builder::new().name("larder-keeper".to_owned()).spawn(move || keep(&self, &asked, store));
         let thread =
             spawned.map_err(|error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name))?;
-        Ok(SharedStore { keeper: Some(keeper), thread: Some(thread), profile })
+        Ok(SharedStore { keeper: Some(keeper), is_over, thread: Some(thread), profile })
     }
 }
 
 /// Opens the store when it is asked for, and closes it when nobody has it any more.
-fn keep(options: &Options, asked: &Receiver<oneshot::Sender<Result<Arc<DurableStore>>>>, store: Arc<DurableStore>) {
+fn keep(options: &Options, asked: &Receiver<Ask>, store: Arc<DurableStore>) {
     let mut open = Some(store);
+    // Those who asked while another was waited for have waited, too.
+    let opened = |since: Instant| {
+        let left = options.wait.saturating_sub(since.elapsed());
+        options.clone().wait(left).open().map(Arc::new)
+    };
     loop {
         let ask = match &open {
             Some(_) => asked.recv_timeout(LINGER),
             None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match ask {
-            Ok(reply) => {
-                let store = open.take().map_or_else(|| options.clone().open().map(Arc::new), Ok);
+            // Whoever asked may have given up meanwhile.
+            Ok(Ask { reply, .. }) if reply.is_closed() => {}
+            Ok(Ask { since, reply }) => {
+                let store = open.take().map_or_else(|| opened(since), Ok);
                 open = store.as_ref().ok().cloned();
                 _ = reply.send(store);
             }
@@ -93,9 +112,10 @@ impl SharedStore {
             Error::new(ErrorKind::Unavailable, "the thread that opens the store has ended").store(&self.profile.store)
         };
         let (reply, answer) = oneshot::channel();
-        self.keeper.as_ref().ok_or_else(gone)?.send(reply).map_err(|_| gone())?;
+        self.keeper.as_ref().ok_or_else(gone)?.send(Ask { since: Instant::now(), reply }).map_err(|_| gone())?;
         let opened = async { answer.await.map_err(|_| gone())? };
-        let Some(deadline) = ctx.deadline else { return opened.await };
+        // Without a runtime there is no timer: the wait for another process ends by itself.
+        let Some(deadline) = ctx.deadline.filter(|_| Handle::try_current().is_ok()) else { return opened.await };
         tokio::time::timeout_at(deadline.into(), opened).await.unwrap_or_else(|_| {
             let detail = "the deadline came while another process had the store open";
             Err(Error::new(ErrorKind::Timeout, detail).store(&self.profile.store))
@@ -130,6 +150,7 @@ impl List for SharedStore {
 impl Drop for SharedStore {
     fn drop(&mut self) {
         self.keeper = None;
+        self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }

@@ -285,7 +285,7 @@ async fn what_is_over_is_removed_though_the_folder_is_only_used_in_turns() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
     let options = || Options::new(folder.path()).clock(clock.clone());
-    let shared = options().wait(Duration::from_secs(5)).open_shared().unwrap();
+    let shared = options().wait(Duration::MAX).open_shared().unwrap();
     let brief = |number| put(&format!("brief{number}"), "v", 0, Ttl::After(Duration::from_secs(1)));
     assert!(shared.run(Ctx::default(), (0..10).map(brief).collect()).await.iter().all(Result::is_ok));
     clock.advance(Duration::from_secs(2));
@@ -628,4 +628,32 @@ async fn what_was_acknowledged_is_on_disk_after_the_interval_and_a_sync() {
     let most = INTERVAL + probe.worst() * 2 + SLACK;
     assert!(oldest <= most, "{oldest:?} after it was acknowledged a write was not on disk; {most:?} is the most");
     assert!(syncs > 3 && oldest > INTERVAL / 4, "{syncs} syncs, and {oldest:?}: they are not those of the timer");
+}
+
+/// What waits for another process ends with the store, and nobody waits for those who have given up.
+#[tokio::test]
+async fn a_shared_store_that_waits_for_another_process_is_dropped_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Options::new(folder.path());
+    let shared = open().wait(Duration::from_secs(3_600)).open_shared().unwrap();
+    let other = loop {
+        // It is closed a moment after the last op.
+        match open().open() {
+            Ok(store) => break store,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    for _ in 0..3 {
+        let ctx = Ctx::within(Duration::from_millis(20));
+        let error = shared.run_one(ctx, put("k", "v", 0, Ttl::Never)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    }
+    let (dropped, is_dropped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(shared);
+        dropped.send(()).unwrap();
+    });
+    is_dropped.recv_timeout(Duration::from_secs(30)).expect("it is dropped");
+    drop(other);
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_core::text::split_scheme;
+use larder_core::text::{split_scheme, url_options};
 use larder_core::{Error, ErrorKind, Result};
 use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_options, suggestion, user_information};
 use larder_net::{Address, Tls};
@@ -48,8 +48,7 @@ fn read(url: &str) -> Result<Config, Wrong> {
     if scheme == "memcached+tls" {
         config.tls = Some(Tls::default());
     }
-    for pair in options.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in url_options(options)? {
         option(&mut config, name, &decoded(value)?)?;
     }
     Ok(config)
@@ -174,6 +173,7 @@ mod tests {
     #[test]
     fn a_typo_is_named_with_what_was_meant() {
         assert!(wrong("memcache://h").contains("did you mean memcached?"));
+        assert!(wrong("memcached://h?timeout_ms=1&timeout_ms=2").contains("the option timeout_ms is given twice"));
         assert!(wrong("memcached://h?conections=2").contains("did you mean connections?"));
         assert!(wrong("memcached://h?hash=ketma").contains("did you mean ketama?"));
         assert!(!wrong("memcached://h?zzz=2").contains("did you mean"));

@@ -162,10 +162,11 @@ impl Config {
             return Err(Error::new(ErrorKind::Config, detail));
         }
         // The server takes whole milliseconds, and none stands for ever.
-        if timeout < Config::TIMEOUT_MIN || timeout > self.timeout {
+        let is_too_long = timeout >= self.timeout && timeout > Config::TIMEOUT_MIN;
+        if timeout < Config::TIMEOUT_MIN || is_too_long {
             let (least, most) = (Config::TIMEOUT_MIN.as_millis(), self.timeout);
             let detail = format!(
-                "writes are to wait {timeout:?} for replicas; it must be {least} ms or more, and within the timeout, {most:?}"
+                "writes are to wait {timeout:?} for replicas; it must be {least} ms or more, and less than the timeout, {most:?}"
             );
             return Err(Error::new(ErrorKind::Config, detail));
         }

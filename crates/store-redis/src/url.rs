@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_core::text::split_scheme;
+use larder_core::text::{split_scheme, url_options};
 use larder_core::{Error, ErrorKind, Result};
 use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_options, suggestion};
 use larder_net::{Address, Auth, Tls};
@@ -68,8 +68,7 @@ fn read_cluster(url: &str) -> Result<ClusterConfig, Wrong> {
     if scheme == "rediss-cluster" {
         node.tls = Some(Tls::default());
     }
-    for pair in options.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in url_options(options)? {
         if name == "database" {
             return Err("the option database has no meaning here: a cluster has one database".to_owned());
         }
@@ -91,13 +90,16 @@ fn read(url: &str) -> Result<Config, Wrong> {
     }
     let (target, options) = split_options(rest)?;
     let (auth, place) = user_information(target)?;
-    let mut config = if scheme == "redis+unix" { unix(place)? } else { tcp(place)? };
+    let options = url_options(options)?;
+    let mut config = match scheme {
+        "redis+unix" => unix(place)?,
+        _ => tcp(place, options.iter().any(|(name, _)| *name == "database"))?,
+    };
     config.auth = auth;
     if scheme == "rediss" {
         config.tls = Some(Tls::default());
     }
-    for pair in options.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in options {
         option(&mut config, name, &decoded(value)?)?;
     }
     settle_wait(&mut config)?;
@@ -123,7 +125,8 @@ fn unix(path: &str) -> Result<Config, Wrong> {
     Ok(Config::unix(PathBuf::from(decoded(path)?)))
 }
 
-fn tcp(place: &str) -> Result<Config, Wrong> {
+/// A server, and a database behind its host, unless that `has_database` as an option.
+fn tcp(place: &str, has_database: bool) -> Result<Config, Wrong> {
     let (text, database) = place.split_once('/').unwrap_or((place, ""));
     if text.contains(',') {
         return Err(format!(
@@ -135,6 +138,9 @@ fn tcp(place: &str) -> Result<Config, Wrong> {
         Address::Unix(path) => Config::unix(path),
     };
     if !database.is_empty() {
+        if has_database {
+            return Err(format!("the database is given twice: /{database}, and as an option"));
+        }
         option(&mut config, "database", database)?;
     }
     Ok(config)
@@ -252,6 +258,8 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (url, said) in [
             ("redi://h", "did you mean redis?"),
+            ("redis://h?timeout_ms=1&timeout_ms=2", "the option timeout_ms is given twice"),
+            ("redis://h/3?database=5", "the database is given twice: /3, and as an option"),
             ("redis://h?databse=2", "did you mean database?"),
             ("redis://h/one", "the option database takes a number of 0 to 1000000, not \"one\""),
             ("redis://h:70000", "\"70000\""),

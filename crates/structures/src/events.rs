@@ -59,6 +59,31 @@ impl<'a> Waiting<'a> {
     pub(crate) fn end(mut self, end: WaitEnd) {
         self.end = end;
     }
+
+    /// The wait is over, and this is what it brought.
+    pub(crate) fn brought<T>(self, outcome: Result<T, Vain>) -> larder_core::Result<T> {
+        self.end(outcome.as_ref().map_or_else(|vain| vain.end, |_| WaitEnd::Got));
+        outcome.map_err(|vain| vain.error)
+    }
+}
+
+/// A wait that was in vain. An error is a failure: it may be a server that does not answer, whatever its kind.
+pub(crate) struct Vain {
+    end: WaitEnd,
+    pub(crate) error: Error,
+}
+
+impl Vain {
+    /// Somebody else had it all the time.
+    pub(crate) fn busy(error: Error) -> Vain {
+        Vain { end: WaitEnd::Busy, error }
+    }
+}
+
+impl From<Error> for Vain {
+    fn from(error: Error) -> Vain {
+        Vain { end: WaitEnd::Failed, error }
+    }
 }
 
 impl Drop for Waiting<'_> {
@@ -75,11 +100,12 @@ pub(crate) mod tests {
     use std::sync::{Arc, Mutex, OnceLock};
 
     use larder_core::observe::Observer;
-    use larder_core::{Ctx, PutMode, StoreExt, StoreRef, Ttl};
+    use larder_core::{Ctx, Effect, PutMode, StoreExt, StoreRef, Ttl};
     use larder_layers::testing::{Fault, Faulty};
     use larder_store_memory::MemoryStore;
 
     use super::*;
+    use crate::cell::tests::Answering;
     use crate::log::Cursor;
     use crate::{Counter, EventLog, Lock, manifest, registry};
 
@@ -148,6 +174,12 @@ pub(crate) mod tests {
         assert_eq!(held.acquire(Duration::from_millis(1)).await.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(told("held"), ["waited: got", "waited: busy"]);
         drop(guard);
+        // A server that does not answer is nobody who has it, though its error is one of time, too.
+        let silent = Answering::over(&store);
+        let lock = Lock::open(&silent.shared(), "silent").await.unwrap();
+        silent.by(|_| Some(Err(Error::new(ErrorKind::Timeout, "no answer").effect(Effect::NotApplied))));
+        assert_eq!(lock.acquire(Duration::from_millis(1)).await.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(told("silent").last().unwrap(), "waited: failed");
     }
 
     #[tokio::test]

@@ -73,7 +73,7 @@ pub trait Codec<T>: 'static {
 pub struct Raw;
 
 /// JSON, through serde: for other programs and for people. Not canonical for unordered maps: see [`Codec`]. Floats come back as they were, to the bit; NaN and the infinities, for which
-/// JSON has no number, are refused.
+/// JSON has no number, are refused, and so are `Some(None)`, which would come back as `None`, and more than 127 levels, which are not read.
 ///
 /// ```
 /// use larder_typed::{Codec, Json};

@@ -1,4 +1,4 @@
-//! A serializer that writes nothing: it tells whether a value has a float that JSON has no word for.
+//! A serializer that writes nothing: it tells whether JSON reads back what it writes of a value.
 
 use std::fmt::Display;
 
@@ -7,17 +7,40 @@ use serde::ser::{SerializeSeq, SerializeStruct, SerializeStructVariant};
 use serde::ser::{SerializeTuple, SerializeTupleStruct, SerializeTupleVariant};
 use serde_json::{Error, Result};
 
-/// Fails for a value with NaN or an infinity in it: JSON writes `null` for it, which reads back as nothing, or not at all.
+/// How many lists, maps and variants may stand in one another: `serde_json` reads no more.
+const DEPTH_MAX: u8 = 127;
+
+/// Fails for a value with NaN or an infinity in it, for which JSON writes `null`; for something that is nothing, `Some(None)`, which is `null` as nothing is; and for one
+/// that is nested more deeply than is read.
 pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<()> {
-    value.serialize(Finite)
+    value.serialize(Finite { depth: 0, is_some: false })
 }
 
-/// Passes all but floats that are not finite.
-struct Finite;
+/// Passes all that is read back as it was.
+#[derive(Clone, Copy)]
+struct Finite {
+    /// In how many lists, maps and variants it stands.
+    depth: u8,
+    /// It is said to be something.
+    is_some: bool,
+}
 
 impl Finite {
     fn float(value: f64) -> Result<()> {
         if value.is_finite() { Ok(()) } else { Err(Error::custom(format!("JSON has no number for {value}"))) }
+    }
+
+    /// What is written as `null`.
+    fn null(self) -> Result<()> {
+        if self.is_some { Err(Error::custom("JSON has no word for something that is nothing")) } else { Ok(()) }
+    }
+
+    /// What stands in so many more lists, maps and variants.
+    fn within(self, levels: u8) -> Result<Finite> {
+        match self.depth + levels {
+            depth @ ..=DEPTH_MAX => Ok(Finite { depth, is_some: false }),
+            _ => Err(Error::custom(format!("JSON of more than {DEPTH_MAX} levels is not read back"))),
+        }
     }
 }
 
@@ -44,7 +67,6 @@ impl Serializer for Finite {
     passed!(serialize_bool(bool), serialize_char(char), serialize_str(&str), serialize_bytes(&[u8]));
     passed!(serialize_i8(i8), serialize_i16(i16), serialize_i32(i32), serialize_i64(i64), serialize_i128(i128));
     passed!(serialize_u8(u8), serialize_u16(u16), serialize_u32(u32), serialize_u64(u64), serialize_u128(u128));
-    passed!(serialize_unit_struct(&'static str));
 
     fn serialize_f32(self, value: f32) -> Result<()> {
         Finite::float(value.into())
@@ -55,11 +77,15 @@ impl Serializer for Finite {
     }
 
     fn serialize_none(self) -> Result<()> {
-        Ok(())
+        self.null()
     }
 
     fn serialize_unit(self) -> Result<()> {
-        Ok(())
+        self.null()
+    }
+
+    fn serialize_unit_struct(self, _: &'static str) -> Result<()> {
+        self.null()
     }
 
     fn serialize_unit_variant(self, _: &'static str, _: u32, _: &'static str) -> Result<()> {
@@ -67,7 +93,7 @@ impl Serializer for Finite {
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<()> {
-        value.serialize(self)
+        value.serialize(Finite { is_some: true, ..self })
     }
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Result<()> {
@@ -81,35 +107,35 @@ impl Serializer for Finite {
         _: &'static str,
         value: &T,
     ) -> Result<()> {
-        value.serialize(self)
+        value.serialize(self.within(1)?)
     }
 
     fn serialize_seq(self, _: Option<usize>) -> Result<Finite> {
-        Ok(self)
+        self.within(1)
     }
 
     fn serialize_tuple(self, _: usize) -> Result<Finite> {
-        Ok(self)
+        self.within(1)
     }
 
     fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Finite> {
-        Ok(self)
+        self.within(1)
     }
 
     fn serialize_tuple_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Finite> {
-        Ok(self)
+        self.within(2)
     }
 
     fn serialize_map(self, _: Option<usize>) -> Result<Finite> {
-        Ok(self)
+        self.within(1)
     }
 
     fn serialize_struct(self, _: &'static str, _: usize) -> Result<Finite> {
-        Ok(self)
+        self.within(1)
     }
 
     fn serialize_struct_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Finite> {
-        Ok(self)
+        self.within(2)
     }
 
     fn collect_str<T: Display + ?Sized>(self, _: &T) -> Result<()> {
@@ -125,7 +151,7 @@ macro_rules! of_parts {
             type Error = Error;
 
             fn $part<T: Serialize + ?Sized>(&mut self, $(_: $name,)? value: &T) -> Result<()> {
-                check(value)
+                value.serialize(*self)
             }
 
             fn end(self) -> Result<()> {
@@ -149,11 +175,11 @@ impl SerializeMap for Finite {
     type Error = Error;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<()> {
-        check(key)
+        key.serialize(*self)
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
-        check(value)
+        value.serialize(*self)
     }
 
     fn end(self) -> Result<()> {

@@ -235,6 +235,55 @@ fn json_refuses_what_it_has_no_number_for_wherever_it_stands() {
     assert_eq!(Json::encode(&(Some(0.5), f64::MAX, ())).unwrap(), "[0.5,1.7976931348623157e+308,null]");
 }
 
+/// `Some(None)` is written as `None` is, and would come back as that.
+#[test]
+fn json_refuses_something_that_is_nothing() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Unit;
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Wrapped(Option<u8>);
+    let told = |fault: Result<Bytes, Fault>| fault.unwrap_err().to_string();
+    let word = "JSON has no word for something that is nothing";
+    assert_eq!(told(Json::encode(&Some(None::<u8>))), word);
+    assert_eq!(told(Json::encode(&Some(()))), word);
+    assert_eq!(told(Json::encode(&Some(Unit))), word);
+    assert_eq!(told(Json::encode(&[Some(Wrapped(None))])), word);
+    assert_eq!(told(Json::encode(&Some(serde_json::Value::Null))), word);
+    assert_eq!(Json::encode(&Some(vec![None::<u8>])).unwrap(), "[null]", "in a list it is told apart");
+    assert_eq!(Json::encode(&Some(Some(7))).unwrap(), "7");
+    assert_eq!(Json::encode(&None::<Option<u8>>).unwrap(), "null");
+}
+
+/// The reader goes 127 levels deep: what is deeper would be taken off a queue, and lost.
+#[test]
+fn json_of_more_levels_than_are_read_back_is_refused() {
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    enum Tree {
+        Leaf,
+        Node(Box<Tree>),
+        Field { of: Box<Tree> },
+        Pair(Box<Tree>, u8),
+    }
+    fn nested(levels: usize, around: impl Fn(Tree) -> Tree) -> Tree {
+        (0..levels).fold(Tree::Leaf, |tree, _| around(tree))
+    }
+    type Around = fn(Tree) -> Tree;
+    let kinds: [(Around, usize); 3] = [
+        (|tree| Tree::Node(Box::new(tree)), 127),
+        (|tree| Tree::Field { of: Box::new(tree) }, 63),
+        (|tree| Tree::Pair(Box::new(tree), 1), 63),
+    ];
+    for (around, levels) in kinds {
+        let whole = nested(levels, around);
+        let back: Tree = Json::decode(&Json::encode(&whole).unwrap()).unwrap();
+        assert_eq!(back, whole);
+        let error = Json::encode(&nested(levels + 1, around)).unwrap_err();
+        assert!(error.to_string().contains("more than 127 levels"), "{error}");
+        // It is refused for a reason.
+        assert!(serde_json::from_slice::<Tree>(&serde_json::to_vec(&nested(levels + 1, around)).unwrap()).is_err());
+    }
+}
+
 proptest! {
     #[test]
     fn every_finite_float_comes_back_from_json_to_the_bit(bits: u64) {

@@ -11,6 +11,7 @@ use super::shared::{check, checked};
 use crate::copies;
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
+use crate::timeout::TIMEOUT_MAX;
 
 /// What stands under a key of a cache: see [`cache_entry`].
 ///
@@ -119,7 +120,7 @@ pub struct CacheEntries {
     pub are_all: bool,
 }
 
-/// Counts the entries of a cache by listing keys, for `within` at the most: a store looks at all its keys for it, and one that is large takes its time. It is no snapshot.
+/// Counts the entries of a cache by listing keys, for `within` at the most, and a day: a store looks at all its keys for it, and one that is large takes its time. It is no snapshot.
 /// **Round trips: 1** for the manifest, and what listing takes.
 ///
 /// # Errors
@@ -149,7 +150,7 @@ pub async fn cache_entries(
     let manifest = found(store, ctx, name).await?;
     // What all keys of entries begin with: the key of an index of no letters.
     let prefix = manifest.data_key(name, "")?;
-    let end = ambient::now() + within;
+    let end = ambient::now() + within.min(TIMEOUT_MAX);
     let listing = Ctx { deadline: Some(ctx.deadline.map_or(end, |deadline| deadline.min(end))) };
     let mut count = 0;
     let mut tell = |told: Listed<'_>| count += u64::from(matches!(told, Listed::Key(_)));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::observe::{Subject, WaitEnd};
+use larder_core::observe::Subject;
 use larder_core::text::Shown;
 use larder_core::{
     Batch, ClockRef, Ctx, Error, ErrorKind, Item, Op, Profile, Reply, Result, StoreRef, TtlSupport, ambient,
@@ -18,7 +18,7 @@ use super::layout::{Content, HASH_XXH3_128, HEAD_BYTES_MAX, LAYOUT, Record, inde
 use super::rebuild::{Rebuild, Term};
 use super::{Cached, KEY_BYTES_MAX, Lookup, Source};
 use crate::cell::Cell;
-use crate::events::{self, Waiting};
+use crate::events::{self, Vain, Waiting};
 use crate::ids::random_id;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
@@ -140,20 +140,13 @@ impl Shared {
         let key = checked(key)?;
         let mut waiting = None;
         let outcome = self.seek(key, &mut waiting).await;
-        if let Some(waiting) = waiting {
-            Waiting::end(
-                waiting,
-                match &outcome {
-                    Ok(_) => WaitEnd::Got,
-                    Err(error) if error.kind() == ErrorKind::Timeout => WaitEnd::Busy,
-                    Err(_) => WaitEnd::Failed,
-                },
-            );
+        match waiting {
+            Some(waiting) => waiting.brought(outcome),
+            None => outcome.map_err(|vain| vain.error),
         }
-        outcome
     }
 
-    async fn seek<'a>(self: &'a Arc<Self>, key: Bytes, waiting: &mut Option<Waiting<'a>>) -> Result<Lookup> {
+    async fn seek<'a>(self: &'a Arc<Self>, key: Bytes, waiting: &mut Option<Waiting<'a>>) -> Result<Lookup, Vain> {
         let now = Instant::now();
         let Terms { wait, timeout, .. } = self.terms;
         let mut bid = Bid {
@@ -171,7 +164,7 @@ impl Shared {
             match self.verdict(&view, &bid.key, &bid.tries)? {
                 Verdict::Fresh(value) => return Ok(Lookup::Found(Cached { value, source: Source::Fresh })),
                 Verdict::Stale(value) => return Ok(Lookup::Found(Cached { value, source: Source::Stale })),
-                Verdict::Mine { draw, kept } => return self.rebuild(bid, view, draw, kept).map(Lookup::Rebuild),
+                Verdict::Mine { draw, kept } => return Ok(Lookup::Rebuild(self.rebuild(bid, view, draw, kept)?)),
                 Verdict::Busy => {
                     waiting.get_or_insert_with(|| Waiting::begin(self.subject(), &self.terms.clock));
                     bid.wait(&self.store, &view).await?;
@@ -384,7 +377,7 @@ impl Bid {
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] where the time for that is over.
-    async fn wait(&mut self, store: &StoreRef, view: &View) -> Result<()> {
+    async fn wait(&mut self, store: &StoreRef, view: &View) -> Result<(), Vain> {
         let left = self.wait_until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.over("waited for somebody else's rebuild"));
@@ -396,15 +389,15 @@ impl Bid {
         Ok(())
     }
 
-    fn over(&self, what: &str) -> Error {
-        Error::new(ErrorKind::Timeout, format!("{what} of {} until the time was over", Shown(&self.key)))
+    fn over(&self, what: &str) -> Vain {
+        Vain::busy(Error::new(ErrorKind::Timeout, format!("{what} of {} until the time was over", Shown(&self.key))))
     }
 
     /// Pauses for a moment before the lease is tried for again.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] where the time for that is over.
-    async fn pause(&mut self) -> Result<()> {
+    async fn pause(&mut self) -> Result<(), Vain> {
         let now = Instant::now();
         if now >= self.try_until {
             return Err(self.over("tried to take the lease"));

@@ -11,7 +11,7 @@ use super::guard::{LockGuard, Term};
 use super::layout::{Found, Record};
 use super::sight::Verdict;
 use super::{Lock, shared::Shared};
-use crate::events::{self, Waiting};
+use crate::events::{self, Vain, Waiting};
 use crate::ids::random_id;
 use crate::retry::Backoff;
 use crate::runtime;
@@ -134,16 +134,10 @@ impl Lock {
     /// ```
     pub async fn acquire(&self, wait: Duration) -> Result<LockGuard> {
         let waiting = Waiting::begin(self.shared.subject(), &self.shared.clock);
-        let outcome = self.wait_for(wait).await;
-        waiting.end(match &outcome {
-            Ok(_) => WaitEnd::Got,
-            Err(error) if error.kind() == ErrorKind::Timeout => WaitEnd::Busy,
-            Err(_) => WaitEnd::Failed,
-        });
-        outcome
+        waiting.brought(self.wait_for(wait).await)
     }
 
-    async fn wait_for(&self, wait: Duration) -> Result<LockGuard> {
+    async fn wait_for(&self, wait: Duration) -> Result<LockGuard, Vain> {
         let shared = &self.shared;
         let mut bid = Bid::new(self)?;
         let start = shared.clock.monotonic();
@@ -197,9 +191,9 @@ fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict)
 }
 
-fn over(shared: &Shared, wait: Duration, why: &str) -> Error {
+fn over(shared: &Shared, wait: Duration, why: &str) -> Vain {
     let detail = format!("the lock {} was not free within {wait:?}: {why}", shared.name);
-    Error::new(ErrorKind::Timeout, detail).store(shared.store.profile().store.clone())
+    Vain::busy(Error::new(ErrorKind::Timeout, detail).store(shared.store.profile().store.clone()))
 }
 
 fn held_by(found: &Found) -> String {

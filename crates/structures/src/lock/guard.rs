@@ -476,7 +476,7 @@ impl LockGuard {
 
     /// Resolves, with the reason, when the lock is not held any more: lost, or released. It may be moved to another task.
     ///
-    /// What others did (a takeover, a forced release, a loss) shows at the next renewal, so within a third of the lease.
+    /// What others did (a takeover, a forced release, a loss) shows at the next renewal, so within a third of the lease. It takes a Tokio runtime, and panics when it is polled without one.
     ///
     /// ```
     /// # use larder_core::{Result, StoreRef};
@@ -509,7 +509,7 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`] when the lock was lost before `work` was done, also when the work's last step took longer than the
-    /// lease: parts of it may have been done ([`Effect::Unknown`]), and may overlap with the next holder's.
+    /// lease: parts of it may have been done ([`Effect::Unknown`]), and may overlap with the next holder's. [`ErrorKind::Unsupported`] outside a Tokio runtime.
     ///
     /// ```
     /// # use larder_core::{ErrorKind, Result, StoreRef};
@@ -526,6 +526,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
+        runtime::current("the end of a lease is waited for by a timer,")?;
         let mut lost = pin!(self.lost());
         let mut work = pin!(work);
         let outcome = poll_fn(|cx| {

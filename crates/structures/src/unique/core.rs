@@ -64,13 +64,21 @@ pub(super) struct Day {
 /// The head that stands, with its token.
 pub(super) type Standing = Option<(Arc<Day>, Option<Cas>)>;
 
+/// A head that stands, of a life that was forgotten.
+#[derive(Clone, Copy)]
+pub(super) struct Void {
+    /// That of the next life takes its place by this.
+    pub(super) cas: Cas,
+    /// Its life: the token of the same item is another one over another connection.
+    pub(super) incarnation: u64,
+}
+
 /// What a look at a period found.
 pub(super) struct Look {
     /// The life of it that stands; `None` where nobody came, or all that came were forgotten.
     pub(super) day: Option<Arc<Day>>,
     pub(super) list: List,
-    /// The token of a head that was forgotten: that of the next life takes its place.
-    pub(super) void: Option<Cas>,
+    pub(super) void: Option<Void>,
 }
 
 impl Core {
@@ -214,7 +222,7 @@ impl Core {
             }
         }
         let (day, void) = match head {
-            Some((day, cas)) if is_void(&day) => (None, cas),
+            Some((day, cas)) if is_void(&day) => (None, cas.map(|cas| Void { cas, incarnation: day.head.incarnation })),
             head => (head.map(|(day, _)| day), None),
         };
         if let Some(day) = day.as_ref().filter(|day| list.has_exactly(&day.piece())) {

@@ -32,7 +32,9 @@ use std::time::{Duration, Instant};
 
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Want};
 
-use super::core::{Core, Day, FORGETTING, FORGOTTEN, Look, MADE, entry, is_forgotten, one, period_of, planned_shards};
+use super::core::{
+    Core, Day, FORGETTING, FORGOTTEN, Look, MADE, Void, entry, is_forgotten, one, period_of, planned_shards,
+};
 use super::layout::{self, Head, Members, PERIOD_MAX, Precision};
 use super::native::owned_set;
 use super::sizing;
@@ -120,7 +122,7 @@ impl Core {
 
     /// Makes a period, but for its entry in the ledger; its head takes the place of one that is void. `None` where others were first, or nothing is known of the head:
     /// look again.
-    async fn make(&self, deadline: Instant, period: u64, list: &List, void: Option<Cas>) -> Result<Option<Arc<Day>>> {
+    async fn make(&self, deadline: Instant, period: u64, list: &List, void: Option<Void>) -> Result<Option<Arc<Day>>> {
         let ctx = Ctx { deadline: Some(deadline) };
         let expected = self.forecast(ctx, period).await?;
         let incarnation = random_id();
@@ -210,9 +212,9 @@ impl Core {
     ///
     /// # Errors
     /// Unknown exactly where ours may have landed, or may yet.
-    async fn add_head(&self, ctx: Ctx, day: &Day, void: Option<Cas>) -> Result<bool> {
+    async fn add_head(&self, ctx: Ctx, day: &Day, void: Option<Void>) -> Result<bool> {
         let key = self.head_key(day.period)?;
-        let mode = void.map_or(PutMode::Add, PutMode::Cas);
+        let mode = void.map_or(PutMode::Add, |void| PutMode::Cas(void.cas));
         let add = Op::put(key.clone(), mode, day.head.encode(), self.life(day.period));
         let doubt = match one(self.store.run(ctx, Batch::from_buf([add.clone()])).await) {
             Ok(Reply::Stored) => return Ok(true),
@@ -224,11 +226,14 @@ impl Core {
             Err(error) => return Err(error),
         };
         let Some(doubt) = doubt else { return Ok(false) };
-        let found = one(self.store.run(ctx, Batch::from_buf([Op::get(key, Want::VALUE | Want::CAS)])).await);
+        let found = one(self.store.run(ctx, Batch::from_buf([Op::get(key, Want::VALUE)])).await);
         match found.map(Reply::into_item) {
-            // The void one stands yet: ours may take its place.
-            Ok(Some(item)) if void.is_some() && item.cas == void => Err(doubt),
-            Ok(Some(item)) => Ok(Head::decode(&item.value).is_ok_and(|head| head.incarnation == day.head.incarnation)),
+            Ok(Some(item)) => match Head::decode(&item.value) {
+                Ok(head) if head.incarnation == day.head.incarnation => Ok(true),
+                // The void one stands yet: ours may take its place.
+                Ok(head) if void.is_some_and(|void| void.incarnation == head.incarnation) => Err(doubt),
+                _ => Ok(false),
+            },
             _ => Err(doubt),
         }
     }

@@ -124,6 +124,7 @@ async fn native_sorted_sets_are_ordered(t: Bench) {
     let top = ranked(&[("c", f64::INFINITY), ("a", 9_007_199_254_740_991.0)]);
     assert_eq!(ask(&t, &key, Native::SortedRange(Ranks::top(2))).await, top);
     assert_eq!(ask(&t, &key, Native::SortedRange(Ranks::bottom(1))).await, ranked(&[("b", -3.0)]));
+    assert_eq!(ask(&t, &key, Native::SortedRange(Ranks::top(0))).await, ranked(&[]));
     for (from_top, rank) in [(true, 2), (false, 0)] {
         let ask_rank = Native::SortedRank { member: "b".into(), from_top };
         assert_eq!(ask(&t, &key, ask_rank).await, NativeReply::Rank(Some(rank)));

@@ -286,7 +286,16 @@ async fn a_head_that_comes_late_in_the_place_of_one_that_was_forgotten_has_its_s
         *sent.lock().unwrap() = Some(batch);
         replies
     });
-    // He looks whose head it is, and finds the void one.
+    // He looks whose head it is, and finds the void one; over another connection it has another token.
+    hooked.at(HEAD + 1, |store, batch| async move {
+        let mut replies = store.run(Ctx::default(), batch).await;
+        for reply in &mut replies {
+            if let Ok(Reply::Item(item)) = reply {
+                item.cas = item.cas.map(|cas| larder_core::Cas { session: cas.session + 1, ..cas });
+            }
+        }
+        replies
+    });
     hooked.at(HEAD + 2, move |store, batch| async move {
         let head = late.lock().unwrap().take().unwrap();
         assert!(matches!(store.run(Ctx::default(), head).await[..], [Ok(Reply::Stored)]));

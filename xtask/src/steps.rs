@@ -47,9 +47,11 @@ pub(crate) fn test(root: &Path) -> Result<()> {
     steps.cargo("format", &["fmt", "--all", "--check"]);
     steps.cargo("clippy", &["clippy", "--workspace", "--all-targets", "--keep-going", "--", "-D", "warnings"]);
     // What a program has that takes one kind of server alone: its features keep the other's dependencies away, and must build without them.
-    for (name, features) in [("redis alone", "redis"), ("memcached alone", "memcached")] {
+    for (name, features) in [("redis alone", "redis"), ("memcached alone", "memcached"), ("durable alone", "durable")] {
         steps.cargo(name, &["check", "-p", "larder", "--no-default-features", "--features", features]);
     }
+    // By itself, without what other crates bring along.
+    steps.cargo("durable store", &["check", "-p", "larder-store-durable"]);
     steps.cargo("documentation", &["doc", "--workspace", "--lib", "--no-deps", "--keep-going"]);
     let nextest = Command::new(cargo()).args(["nextest", "--version"]).output();
     if nextest.is_ok_and(|output| output.status.success()) {

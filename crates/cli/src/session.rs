@@ -190,7 +190,7 @@ fn with_option(mut url: String, option: &str, value: &str) -> String {
     url
 }
 
-/// Opens a store, in `timeout` at the most.
+/// Opens a store, in `timeout` at the most; files in the time that their URL says.
 pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<StoreRef, Error> {
     Ok(connect_all(url, timeout).await?.store)
 }

@@ -474,8 +474,12 @@ fn a_dump_that_is_at_fault_is_told_from_a_store_and_no_option_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let store = file_store(folder.path(), "store");
     make_some(&store);
+    // Of several blocks, the last of which are damaged.
+    let fields: String = (0..100).map(|n| format!("{n}\t{n}{}\n", "x".repeat(20_000))).collect();
+    on_with_input(&store, "hash set large -", fields.as_bytes()).exits(0);
     let dump = on(&store, "export -").stdout;
-    let flipped: Vec<u8> = dump.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == dump.len() / 2)).collect();
+    let damaged = dump.len() * 3 / 4;
+    let flipped: Vec<u8> = dump.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == damaged)).collect();
     let other = [b"LARDER-DUMP 2\n", &dump[14..]].concat();
     for (bytes, code, said) in
         [(&flipped[..], 4, "the dump is damaged"), (b"a text", 4, "this is no dump"), (&other, 8, "of another version")]

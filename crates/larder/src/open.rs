@@ -164,11 +164,18 @@ async fn opened(url: &str) -> Result<Opened> {
         #[cfg(feature = "durable")]
         ("file", place) => {
             let place = crate::durable_url::parse(place)?;
+            let given_up = GivenUp::default();
+            let options = place.options.given_up(given_up.0.clone());
             // It waits for another process, and reads the journal.
-            beside(move || {
-                if place.is_shared { Ok(all(place.options.open_shared()?)) } else { Ok(all(place.options.open()?)) }
-            })
-            .await
+            let opened =
+                beside(
+                    move || {
+                        if place.is_shared { Ok(all(options.open_shared()?)) } else { Ok(all(options.open()?)) }
+                    },
+                )
+                .await;
+            given_up.disarmed();
+            opened
         }
         #[cfg(feature = "memcached")]
         ("memcached" | "memcached+tls" | "memcached+unix", place) if place.starts_with("//") => {
@@ -183,6 +190,26 @@ async fn opened(url: &str) -> Result<Opened> {
             redis_cluster(&format!("{scheme}:{place}")).await
         }
         _ => Err(unknown_scheme(&scheme, url)),
+    }
+}
+
+/// Ends the wait for another process where whoever opens a store gives up.
+#[cfg(feature = "durable")]
+#[derive(Default)]
+struct GivenUp(std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+#[cfg(feature = "durable")]
+impl GivenUp {
+    /// It was not: what is opened may wait again.
+    fn disarmed(mut self) {
+        self.0 = std::sync::Arc::default();
+    }
+}
+
+#[cfg(feature = "durable")]
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }
 

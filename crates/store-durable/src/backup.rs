@@ -181,7 +181,7 @@ impl Options {
         };
         let was_there = self.folder.exists();
         let mut reader = DumpReader::new(input)?;
-        let mut place = Place::lock(&self.folder, self.wait, &self.is_given_up).map_err(|error| error.store(&name))?;
+        let mut place = Place::lock(&self.folder, &self.patience).map_err(|error| error.store(&name))?;
         place.may_restore().map_err(|error| error.store(&name))?;
         let origin = reader.head().origin;
         let store = origin.map_or_else(random, |origin| Ok(origin.store))?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use larder_core::{ClockRef, Error, ErrorKind, Key, Result, SystemClock};
 
 use crate::DurableStore;
+use crate::place::Patience;
 
 /// When what was written is on disk: what a power cut may take. A crash of the process alone takes nothing that was acknowledged, at any setting.
 ///
@@ -98,9 +99,7 @@ pub struct Options {
     pub(crate) value_bytes_max: usize,
     pub(crate) cache_bytes: u64,
     pub(crate) reserve_bytes: u64,
-    pub(crate) wait: Duration,
-    /// Ends that wait early: of a store that several processes use in turns.
-    pub(crate) is_given_up: Arc<AtomicBool>,
+    pub(crate) patience: Patience,
     pub(crate) clock: ClockRef,
     pub(crate) witness: Option<PathBuf>,
     pub(crate) create: bool,
@@ -122,8 +121,7 @@ impl Options {
             value_bytes_max: Options::VALUE_BYTES_MAX,
             cache_bytes: 64 << 20,
             reserve_bytes: 64 << 20,
-            wait: Duration::ZERO,
-            is_given_up: Arc::default(),
+            patience: Patience::default(),
             clock: SystemClock::shared(),
             witness: None,
             create: true,
@@ -187,7 +185,26 @@ impl Options {
     /// ```
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Options {
-        self.wait = wait;
+        self.patience.wait = wait;
+        self
+    }
+
+    /// What ends that wait early, for a caller who may give up: it is set from another thread.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let given_up = Arc::new(AtomicBool::new(true));
+    /// let options = larder_store_durable::Options::new(folder.path()).wait(std::time::Duration::MAX).given_up(given_up);
+    /// let first = options.clone().open()?;
+    /// assert!(options.open().is_err()); // at once
+    /// # drop(first);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn given_up(mut self, is_given_up: Arc<AtomicBool>) -> Options {
+        self.patience.is_given_up = is_given_up;
         self
     }
 

@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,17 @@ enum Made {
 
 const MADE: [(Made, &str); 3] = [(Made::Begun, "no"), (Made::Restoring, "restoring"), (Made::Whole, "yes")];
 
+/// How long another process is waited for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Patience {
+    /// In all.
+    pub(crate) wait: Duration,
+    /// Of that, how long already.
+    pub(crate) waited: Duration,
+    /// Ends it early.
+    pub(crate) is_given_up: Arc<AtomicBool>,
+}
+
 /// A folder that this process has locked.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -123,20 +135,21 @@ impl Drop for Locked {
 }
 
 impl Place {
-    /// Locks the folder of a store, making it where there is none. Waits up to `wait` for another process to close it, unless that is given up.
-    pub(crate) fn lock(folder: &Path, wait: Duration, is_given_up: &AtomicBool) -> Result<Place> {
+    /// Locks the folder of a store, making it where there is none. Waits for another process to close it.
+    pub(crate) fn lock(folder: &Path, patience: &Patience) -> Result<Place> {
+        let Patience { wait, waited, is_given_up } = patience;
         let is_new = prepare(folder)?;
         let path = folder.join(LOCK);
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = opened.map_err(|error| failed(&path, "cannot be opened for writing", error))?;
-        let deadline = Instant::now() + wait.min(WAIT_MAX);
+        let deadline = Instant::now() + wait.saturating_sub(*waited).min(WAIT_MAX);
         let locked =
             Locked::until(file, deadline, is_given_up).map_err(|error| failed(&path, "cannot be locked", error))?;
-        let lock = locked.map_err(|file| held(folder, id_in(file), wait))?;
+        let lock = locked.map_err(|file| held(folder, id_in(file), *wait))?;
         let whole = File::open(folder).map_err(|error| failed(folder, "cannot be opened", error))?;
         let whole = match Locked::until(whole, deadline, is_given_up) {
             Ok(Ok(locked)) => Some(locked),
-            Ok(Err(file)) => return Err(held(folder, holder_of(&file), wait)),
+            Ok(Err(file)) => return Err(held(folder, holder_of(&file), *wait)),
             Err(_) => None,
         };
         let named = read_small(&path).ok().flatten().and_then(|text| store_in(&text));
@@ -561,12 +574,12 @@ mod tests {
     #[test]
     fn a_process_that_was_started_meanwhile_does_not_keep_the_folder_locked() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::lock(folder.path(), Duration::ZERO, &AtomicBool::new(false)).unwrap();
-        assert!(Place::lock(folder.path(), Duration::ZERO, &AtomicBool::new(false)).is_err());
+        let place = Place::lock(folder.path(), &Patience::default()).unwrap();
+        assert!(Place::lock(folder.path(), &Patience::default()).is_err());
         // What it has of its parent's files until it becomes another program.
         let inherited = [&place.lock, place._whole.as_ref().unwrap()].map(|locked| locked.0.try_clone().unwrap());
         drop(place);
-        Place::lock(folder.path(), Duration::ZERO, &AtomicBool::new(false)).unwrap();
+        Place::lock(folder.path(), &Patience::default()).unwrap();
         drop(inherited);
     }
 }

@@ -63,9 +63,8 @@ impl Options {
     /// let store = larder_store_durable::Options::new(folder.path()).open_shared()?;
     /// # Ok::<(), larder_core::Error>(())
     /// ```
-    pub fn open_shared(mut self) -> Result<SharedStore> {
-        let is_over = Arc::<AtomicBool>::default();
-        self.is_given_up = is_over.clone();
+    pub fn open_shared(self) -> Result<SharedStore> {
+        let is_over = self.patience.is_given_up.clone();
         let name = format!("file:{}", self.folder.display());
         let profile = Arc::new(profile(&name, &self));
         let store = Arc::new(self.clone().open()?);
@@ -83,8 +82,9 @@ fn keep(options: &Options, asked: &Receiver<Ask>, store: Arc<DurableStore>) {
     let mut open = Some(store);
     // Those who asked while another was waited for have waited, too.
     let opened = |since: Instant| {
-        let left = options.wait.saturating_sub(since.elapsed());
-        options.clone().wait(left).open().map(Arc::new)
+        let mut options = options.clone();
+        options.patience.waited = since.elapsed();
+        options.open().map(Arc::new)
     };
     loop {
         let ask = match &open {

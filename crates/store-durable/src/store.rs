@@ -97,7 +97,7 @@ impl DurableStore {
             // Before the folder is made.
             return Err(missing(options, witness.as_deref()).store(name));
         }
-        let mut place = Place::lock(&options.folder, options.wait, &options.is_given_up)?;
+        let mut place = Place::lock(&options.folder, &options.patience)?;
         let opened = open_engine(&place, &name, options, witness.as_deref())?;
         let Opened { engine, identity, last, torn_bytes } = opened;
         place.name_lock(identity);

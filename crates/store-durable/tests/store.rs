@@ -657,3 +657,24 @@ async fn a_shared_store_that_waits_for_another_process_is_dropped_at_once() {
     is_dropped.recv_timeout(Duration::from_secs(30)).expect("it is dropped");
     drop(other);
 }
+
+/// Those who ask while another is waited for have waited, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_ask_at_the_same_time_wait_at_the_same_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let wait = Duration::from_millis(500);
+    let shared = Arc::new(Options::new(folder.path()).wait(wait).open_shared().unwrap());
+    let other = Options::new(folder.path()).wait(Duration::from_secs(30)).open().unwrap();
+    let begun = std::time::Instant::now();
+    let tasks = [(); 8].map(|()| {
+        let shared = shared.clone();
+        tokio::spawn(async move { shared.run_one(Ctx::default(), put("k", "v", 0, Ttl::Never)).await.unwrap_err() })
+    });
+    for task in tasks {
+        let error = task.await.unwrap();
+        assert!(error.to_string().contains("and was for 500ms"), "{error}");
+    }
+    // One after the other they took four seconds.
+    assert!(begun.elapsed() < 5 * wait, "{:?}", begun.elapsed());
+    drop(other);
+}

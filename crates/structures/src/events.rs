@@ -178,8 +178,11 @@ pub(crate) mod tests {
         let silent = Answering::over(&store);
         let lock = Lock::open(&silent.shared(), "silent").await.unwrap();
         silent.by(|_| Some(Err(Error::new(ErrorKind::Timeout, "no answer").effect(Effect::NotApplied))));
-        assert_eq!(lock.acquire(Duration::from_millis(1)).await.unwrap_err().kind(), ErrorKind::Timeout);
-        assert_eq!(told("silent").last().unwrap(), "waited: failed");
+        let [one, other] = [(); 2].map(|()| lock.acquire(Duration::from_millis(30)));
+        let (one, other) = tokio::join!(one, other);
+        assert_eq!([one, other].map(|told| told.unwrap_err().kind()), [ErrorKind::Timeout; 2]);
+        let waits: Vec<String> = told("silent").into_iter().filter(|event| event.starts_with("waited")).collect();
+        assert_eq!(waits, ["waited: failed"; 2], "who polls, and who waits for his turn");
     }
 
     #[tokio::test]

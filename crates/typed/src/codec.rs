@@ -145,8 +145,13 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
     const NAME: &'static str = "JSON";
 
     fn encode(value: &T) -> Result<Bytes, Fault> {
-        finite::check(value)?;
-        Ok(serde_json::to_vec(value)?.into())
+        let nothings = finite::check(value)?;
+        let written = serde_json::to_vec(value)?;
+        // Some types tell it apart, such as one whose absent field is nothing, and whose null is something.
+        if nothings > 0 && finite::check(&serde_json::from_slice::<T>(&written)?)? != nothings {
+            return Err("JSON has no word for something that is nothing: Some(None) would come back as None".into());
+        }
+        Ok(written.into())
     }
 
     fn decode(bytes: &Bytes) -> Result<T, Fault> {

@@ -1,5 +1,6 @@
 //! A serializer that writes nothing: it tells whether JSON reads back what it writes of a value.
 
+use std::cell::Cell;
 use std::fmt::Display;
 
 use serde::ser::{Error as _, Serialize, SerializeMap, Serializer};
@@ -9,36 +10,43 @@ use serde_json::{Error, Result};
 
 /// How many lists, maps and variants may stand in one another: `serde_json` reads no more.
 const DEPTH_MAX: u8 = 127;
+/// How the names begin under which `serde_json` hands itself numbers and JSON that is written as it is.
+const OWN: &str = "$serde_json::private::";
 
-/// Fails for a value with NaN or an infinity in it, for which JSON writes `null`; for something that is nothing, `Some(None)`, which is `null` as nothing is; and for one
-/// that is nested more deeply than is read.
-pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<()> {
-    value.serialize(Finite { depth: 0, is_some: false })
+/// Fails for a value with NaN or an infinity in it, for which JSON writes `null`, and for one that is nested more deeply than is read. Tells how often something in it is nothing,
+/// as in `Some(None)`: it is written as `null`, and that is read as nothing at all unless the type says otherwise.
+pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<u32> {
+    let nothings = Cell::new(0);
+    value.serialize(Finite { depth: 0, is_some: false, nothings: &nothings })?;
+    Ok(nothings.get())
 }
 
 /// Passes all that is read back as it was.
 #[derive(Clone, Copy)]
-struct Finite {
+struct Finite<'n> {
     /// In how many lists, maps and variants it stands.
     depth: u8,
     /// It is said to be something.
     is_some: bool,
+    /// Counts what is said to be something, and is nothing.
+    nothings: &'n Cell<u32>,
 }
 
-impl Finite {
+impl Finite<'_> {
     fn float(value: f64) -> Result<()> {
         if value.is_finite() { Ok(()) } else { Err(Error::custom(format!("JSON has no number for {value}"))) }
     }
 
     /// What is written as `null`.
     fn null(self) -> Result<()> {
-        if self.is_some { Err(Error::custom("JSON has no word for something that is nothing")) } else { Ok(()) }
+        self.nothings.set(self.nothings.get().saturating_add(self.is_some.into()));
+        Ok(())
     }
 
     /// What stands in so many more lists, maps and variants.
-    fn within(self, levels: u8) -> Result<Finite> {
+    fn within(self, levels: u8) -> Result<Self> {
         match self.depth + levels {
-            depth @ ..=DEPTH_MAX => Ok(Finite { depth, is_some: false }),
+            depth @ ..=DEPTH_MAX => Ok(Finite { depth, is_some: false, ..self }),
             _ => Err(Error::custom(format!("JSON of more than {DEPTH_MAX} levels is not read back"))),
         }
     }
@@ -53,18 +61,18 @@ macro_rules! passed {
     };
 }
 
-impl Serializer for Finite {
+impl Serializer for Finite<'_> {
     type Ok = ();
     type Error = Error;
-    type SerializeSeq = Finite;
-    type SerializeTuple = Finite;
-    type SerializeTupleStruct = Finite;
-    type SerializeTupleVariant = Finite;
-    type SerializeMap = Finite;
-    type SerializeStruct = Finite;
-    type SerializeStructVariant = Finite;
+    type SerializeSeq = Self;
+    type SerializeTuple = Self;
+    type SerializeTupleStruct = Self;
+    type SerializeTupleVariant = Self;
+    type SerializeMap = Self;
+    type SerializeStruct = Self;
+    type SerializeStructVariant = Self;
 
-    passed!(serialize_bool(bool), serialize_char(char), serialize_str(&str), serialize_bytes(&[u8]));
+    passed!(serialize_bool(bool), serialize_char(char), serialize_str(&str));
     passed!(serialize_i8(i8), serialize_i16(i16), serialize_i32(i32), serialize_i64(i64), serialize_i128(i128));
     passed!(serialize_u8(u8), serialize_u16(u16), serialize_u32(u32), serialize_u64(u64), serialize_u128(u128));
 
@@ -74,6 +82,11 @@ impl Serializer for Finite {
 
     fn serialize_f64(self, value: f64) -> Result<()> {
         Finite::float(value)
+    }
+
+    /// A list of numbers.
+    fn serialize_bytes(self, _: &[u8]) -> Result<()> {
+        self.within(1).map(drop)
     }
 
     fn serialize_none(self) -> Result<()> {
@@ -110,31 +123,31 @@ impl Serializer for Finite {
         value.serialize(self.within(1)?)
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Finite> {
+    fn serialize_seq(self, _: Option<usize>) -> Result<Self> {
         self.within(1)
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Finite> {
+    fn serialize_tuple(self, _: usize) -> Result<Self> {
         self.within(1)
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Finite> {
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self> {
         self.within(1)
     }
 
-    fn serialize_tuple_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Finite> {
+    fn serialize_tuple_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Self> {
         self.within(2)
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Finite> {
+    fn serialize_map(self, _: Option<usize>) -> Result<Self> {
         self.within(1)
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Finite> {
-        self.within(1)
+    fn serialize_struct(self, name: &'static str, _: usize) -> Result<Self> {
+        if name.starts_with(OWN) { Ok(self) } else { self.within(1) }
     }
 
-    fn serialize_struct_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Finite> {
+    fn serialize_struct_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Self> {
         self.within(2)
     }
 
@@ -146,7 +159,7 @@ impl Serializer for Finite {
 /// What is made of parts, one after the other.
 macro_rules! of_parts {
     ($($of:ident: $part:ident($($name:ty)?)),*) => {
-        $(impl $of for Finite {
+        $(impl $of for Finite<'_> {
             type Ok = ();
             type Error = Error;
 
@@ -170,7 +183,7 @@ of_parts!(
     SerializeStructVariant: serialize_field(&'static str)
 );
 
-impl SerializeMap for Finite {
+impl SerializeMap for Finite<'_> {
     type Ok = ();
     type Error = Error;
 

@@ -243,7 +243,7 @@ fn json_refuses_something_that_is_nothing() {
     #[derive(serde::Serialize, serde::Deserialize)]
     struct Wrapped(Option<u8>);
     let told = |fault: Result<Bytes, Fault>| fault.unwrap_err().to_string();
-    let word = "JSON has no word for something that is nothing";
+    let word = "JSON has no word for something that is nothing: Some(None) would come back as None";
     assert_eq!(told(Json::encode(&Some(None::<u8>))), word);
     assert_eq!(told(Json::encode(&Some(()))), word);
     assert_eq!(told(Json::encode(&Some(Unit))), word);
@@ -252,6 +252,21 @@ fn json_refuses_something_that_is_nothing() {
     assert_eq!(Json::encode(&Some(vec![None::<u8>])).unwrap(), "[null]", "in a list it is told apart");
     assert_eq!(Json::encode(&Some(Some(7))).unwrap(), "7");
     assert_eq!(Json::encode(&None::<Option<u8>>).unwrap(), "null");
+    // A field that may be absent, null, or a value: the three are told apart.
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    struct Patch {
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some")]
+        nick: Option<Option<u8>>,
+    }
+    fn some<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<u8>>, D::Error> {
+        serde::Deserialize::deserialize(from).map(Some)
+    }
+    for (nick, written) in [(None, "{}"), (Some(None), "{\"nick\":null}"), (Some(Some(7)), "{\"nick\":7}")] {
+        let bytes = Json::encode(&Patch { nick }).unwrap();
+        assert_eq!(bytes, written);
+        let back: Patch = Json::decode(&bytes).unwrap();
+        assert_eq!(back, Patch { nick });
+    }
 }
 
 /// The reader goes 127 levels deep: what is deeper would be taken off a queue, and lost.

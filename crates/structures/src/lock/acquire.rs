@@ -1,5 +1,6 @@
 //! Taking a lock: looking, judging, writing, and settling what a lost reply left open.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -143,11 +144,14 @@ impl Lock {
         let start = shared.clock.monotonic();
         let left = || wait.saturating_sub(shared.clock.monotonic().saturating_sub(start));
         let Ok(_turn) = tokio::time::timeout(wait, shared.turn.lock()).await else {
-            return Err(over(shared, wait, "other tasks wait for it on this handle"));
+            let vain = over(shared, wait, "other tasks wait for it on this handle");
+            // Nobody may have it: whoever has the turn gets no answer.
+            return Err(if shared.is_failing.load(Ordering::Relaxed) { vain.error.into() } else { vain });
         };
         let mut backoff = Backoff::new(POLL_FIRST, POLL_MAX);
         loop {
             let step = bid.step().await;
+            shared.is_failing.store(step.is_err(), Ordering::Relaxed);
             let due = match &step {
                 Ok(Step::Taken(_)) => Duration::ZERO,
                 Ok(Step::Busy { left, .. } | Step::Gone { left }) => *left,

@@ -1,6 +1,7 @@
 //! What the clones and guards of one handle share: the store, the options, and what was seen of the record.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     sight: Mutex<Sight>,
     /// One waiter a handle polls the store at a time, the others queue behind it. Held across awaits, and fair.
     pub(super) turn: tokio::sync::Mutex<()>,
+    /// The last look of the one that polls failed: nobody may have the lock.
+    pub(super) is_failing: AtomicBool,
     /// Wakes the waiter that polls when this handle lets go.
     pub(super) freed: tokio::sync::Notify,
 }
@@ -75,6 +78,7 @@ impl Shared {
             clock,
             sight: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            is_failing: AtomicBool::new(false),
             freed: tokio::sync::Notify::new(),
         })
     }

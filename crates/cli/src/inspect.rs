@@ -45,9 +45,6 @@ Examples:
   larder ls --kind set
   larder --json ls | jq -r .name";
 
-/// As good as for ever: what is longer may be no time of a clock.
-const COUNT_FOR_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
-
 #[derive(Args, Debug)]
 pub(crate) struct Inspect {
     #[command(flatten)]
@@ -117,9 +114,7 @@ pub(crate) async fn inspect(session: &Session, args: &Inspect) -> Result<Exit, F
 async fn of_cache(session: &Session, name: &Name, args: &Inspect) -> Result<Vec<(&'static str, Value)>, Failure> {
     let mut figures = Vec::new();
     if let Some(list) = session.list.as_ref().filter(|_| !args.count_for.is_zero()) {
-        match inspect::cache_entries(&session.store, &**list, session.ctx(), name, args.count_for.min(COUNT_FOR_MAX))
-            .await
-        {
+        match inspect::cache_entries(&session.store, &**list, session.ctx(), name, args.count_for).await {
             Ok(found) => {
                 figures.push(("entries", json!(found.count)));
                 figures.push(("entries_are_all", json!(found.are_all)));

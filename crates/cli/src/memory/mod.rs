@@ -62,7 +62,8 @@ limit of the server keeps them out; then what would save memory, and how much.
 
 It may run on a server that is busy: it reads and writes nothing, asks for 500 keys at a time (SCAN, TYPE and OBJECT ENCODING, on each primary of a cluster; never KEYS), waits for others between \
 that (--rate), and measures (MEMORY USAGE) only a sample of each group: the column ± is the error of that, which 95 of 100 samples are within. On memcached the crawler of each \
-server lists its items (lru_crawler metadump) with the size of each; embedded stores are read item by item. Nothing is a snapshot.
+server lists its items (lru_crawler metadump) with the size of each; embedded stores are read item by item. Nothing is a snapshot. With --elements structures are opened and read, and \
+one of which a server of a fleet has lost its copy of what names it puts that back.
 
 RSS is what is resident: on memcached the chunks of the slab classes; on Redis the server's own figure for all of its memory, spread over the groups. Of a store in a folder nothing is told \
 of groups: what all its files take is said first, with the 64 MiB of room that each journal has from the beginning; its tables take what the items do, within a twentieth.

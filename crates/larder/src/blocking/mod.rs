@@ -38,10 +38,11 @@ mod queue;
 mod sharded;
 mod unique;
 
-use std::future::Future;
-use std::sync::OnceLock;
+use std::future::{self, Future};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{io, thread};
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle};
 
 pub use self::cache::Cache;
 pub use self::handles::{Array, Counter, Set, Table, Visitors};
@@ -122,8 +123,7 @@ pub fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 /// The background runtime, for a caller that may wait.
-fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Result<Runtime>> = OnceLock::new();
+fn runtime() -> Result<&'static Handle> {
     let refuse = |why: &str| Err(Error::new(ErrorKind::Unsupported, why));
     match Handle::try_current() {
         Ok(_) => {
@@ -136,14 +136,28 @@ fn runtime() -> Result<&'static Runtime> {
         }
         Err(_) => {}
     }
-    let made = RUNTIME.get_or_init(|| {
-        // One thread: it serves connections and timers, and what the callers wait for runs on their own threads.
-        let built = Builder::new_multi_thread().worker_threads(1).thread_name("larder").enable_all().build();
-        built.map_err(|error| {
+    static RUNTIME: OnceLock<Handle> = OnceLock::new();
+    static MAKING: Mutex<()> = Mutex::new(());
+    if let Some(made) = RUNTIME.get() {
+        return Ok(made);
+    }
+    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    match RUNTIME.get() {
+        Some(made) => Ok(made),
+        // A refusal is not kept: the next call asks again.
+        None => started().map(|made| RUNTIME.get_or_init(|| made)).map_err(|error| {
             Error::new(ErrorKind::Unsupported, "the system gave the background runtime no thread").source(error)
-        })
-    });
-    made.as_ref().map_err(Clone::clone)
+        }),
+    }
+}
+
+/// One thread: it serves connections and timers for as long as the process runs, and what the callers wait for runs on their own threads. It is started here, and not by the runtime, which
+/// panics where the system gives no thread.
+fn started() -> io::Result<Handle> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    thread::Builder::new().name("larder".to_owned()).spawn(move || runtime.block_on(future::pending::<()>()))?;
+    Ok(handle)
 }
 
 /// A blocking twin of an async handle.

@@ -63,6 +63,9 @@ impl Findings {
         self.count(AMBIGUOUS, verdict.unknown);
         self.count(AMBIGUOUS_FULLY_CHECKED, if verdict.fully_checked > 0 { verdict.unknown } else { 0 });
         self.count("losses told", verdict.losses_told);
+        if verdict.refused > 0 {
+            self.count(&format!("histories of what the store cannot have: {job}"), verdict.refused);
+        }
         for violation in verdict.violations.iter().take(TOLD_OF_A_HISTORY) {
             self.violation(seed, &format!("{violation} ({place})"));
         }
@@ -92,7 +95,7 @@ mod tests {
             7,
             "set",
             "here",
-            Verdict { operations: 5, fully_checked: 3, unknown: 1, losses_told: 0, violations },
+            Verdict { operations: 5, fully_checked: 3, unknown: 1, losses_told: 0, refused: 0, violations },
         );
         assert_eq!(
             (all.violations, &all.told[..]),
@@ -100,8 +103,9 @@ mod tests {
         );
         assert_eq!((all.counts["operations checked: set"], all.counts[AMBIGUOUS]), (5, 1));
         assert_eq!((all.counted("operations checked"), all.counted(FULLY_CHECKED)), (5, 3));
-        let set_back = Verdict { operations: 5, fully_checked: 0, unknown: 2, losses_told: 0, violations: Vec::new() };
+        let set_back = Verdict { operations: 5, unknown: 2, refused: 1, ..Verdict::default() };
         all.verdict(8, "set", "here", set_back);
+        assert_eq!(all.counted("histories of what the store cannot have: set"), 1);
         assert_eq!((all.counted(AMBIGUOUS), all.counted(AMBIGUOUS_FULLY_CHECKED)), (3, 1));
     }
 

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anstream::println;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::{Context, Failure, Result, output};
 use crate::servers;
@@ -118,12 +118,15 @@ fn run_part(root: &Path, program: &Path, book: &Book, turn: &Turn, seconds: u64)
     command.env("LARDER_SERVERS_DIR", servers::folder(root)).current_dir(root).stderr(Stdio::inherit());
     let said = command.output().context(|| format!("could not start {part}"))?;
     let text = String::from_utf8_lossy(&said.stdout);
-    let Some(line) = text.lines().last().filter(|line| Run::parse(line).is_ok()) else {
-        // What fell down has shown nothing, whatever it did before.
-        println!("    {part} ended without findings ({})", said.status);
-        return Ok(false);
+    let found = text.lines().last().filter(|line| Run::parse(line).is_ok());
+    let value = match found {
+        Some(line) => serde_json::from_str(line).context(|| format!("{part} said {line}"))?,
+        None => {
+            let told = format!("{part} ended without findings ({})", said.status);
+            println!("    {told}");
+            fell_down(part, turn.seed, &told)
+        }
     };
-    let value: Value = serde_json::from_str(line).context(|| format!("{part} said {line}"))?;
     let run = book.record(root, value)?;
     for (what, times) in &run.counts {
         println!("    {what:<40}{:>16}", page::grouped(*times));
@@ -134,8 +137,28 @@ fn run_part(root: &Path, program: &Path, book: &Book, turn: &Turn, seconds: u64)
     Ok(said.status.success() && run.is_good())
 }
 
+/// What is recorded of a run that panicked, hung or was killed: it has shown nothing, whatever it did before, and other seeds do not mend that. Who shows that it was the machine's
+/// doing takes the record out.
+fn fell_down(part: &str, seed: u64, told: &str) -> Value {
+    let findings = json!({"counts": {}, "violations": 1, "told": [format!("seed {seed}: {told}")]});
+    json!({"part": part, "seed": seed, "seeds": 1, "seconds": 0, "findings": findings})
+}
+
 /// A seed that nobody gave: a multiple of what the part `crashes` takes to do one work whole.
 fn drawn() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_micros() as u64 % 1_000_000_007 / page::SHARES_OF_A_WORK * page::SHARES_OF_A_WORK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_fell_down_is_a_violation_of_its_first_seed() {
+        let run = Run::parse(&fell_down("fuzz", 7, "fuzz ended without findings (signal: 9)").to_string()).unwrap();
+        assert!(!run.is_good() && run.violations == 1);
+        assert_eq!(run.told, ["seed 7: fuzz ended without findings (signal: 9)"]);
+        assert_eq!(run.extent, record::Extent::Seeds { first: 7, count: 1 });
+    }
 }

@@ -186,3 +186,16 @@ impl fmt::Debug for Run<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_no_clock_takes_is_a_hundred_years() {
+        let before = ambient::now();
+        let far = Ctx::within(Duration::MAX).deadline.expect("a deadline");
+        let years = (far - before).as_secs_f64() / (365.0 * 86_400.0);
+        assert!((100.0..100.001).contains(&years), "{years}");
+    }
+}

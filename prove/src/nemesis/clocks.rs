@@ -35,7 +35,7 @@ pub(super) struct Clocks {
     seed: u64,
     off_s_max: i64,
     given: AtomicU64,
-    jumps: AtomicU64,
+    jumps: Arc<AtomicU64>,
     caused: Arc<Caused>,
 }
 
@@ -46,7 +46,7 @@ impl Clocks {
         let off_s_max = if goes_by_windows || job.name == LIVES { WINDOWS_OFF_S_MAX } else { OFF_S_MAX };
         // Another stream than the round's.
         let seed = seed.rotate_left(32) ^ 0x636c_6f63_6b73;
-        Clocks { seed, off_s_max, given: AtomicU64::new(0), jumps: AtomicU64::new(0), caused }
+        Clocks { seed, off_s_max, given: AtomicU64::new(0), jumps: Arc::default(), caused }
     }
 
     /// What gives one clock after the other, each from now on.
@@ -55,17 +55,16 @@ impl Clocks {
         move || Arc::new(clocks.next())
     }
 
-    /// How often the clocks that were given are set.
+    /// How often the clocks that were given were set, and read after that.
     pub(super) fn jumps(&self) -> u64 {
         self.jumps.load(Ordering::SeqCst)
     }
 
     fn next(&self) -> Jumping {
         let jumps = self.draw(self.given.fetch_add(1, Ordering::SeqCst));
-        self.jumps.fetch_add(jumps.len() as u64, Ordering::SeqCst);
         self.caused.clock_jumps.fetch_add(jumps.len() as u64, Ordering::SeqCst);
         let right = SystemClock::new();
-        Jumping { start: right.monotonic(), right, jumps }
+        Jumping { start: right.monotonic(), right, jumps, seen: AtomicU64::new(0), all_seen: Arc::clone(&self.jumps) }
     }
 
     /// What a clock does: in most rounds nothing.
@@ -91,6 +90,9 @@ struct Jumping {
     right: SystemClock,
     start: Duration,
     jumps: Vec<Jump>,
+    /// Those behind which it was read; of all clocks of the round.
+    seen: AtomicU64,
+    all_seen: Arc<AtomicU64>,
 }
 
 impl Clock for Jumping {
@@ -100,7 +102,10 @@ impl Clock for Jumping {
 
     fn wall(&self) -> Duration {
         let passed = self.right.monotonic() - self.start;
-        let off_s = self.jumps.iter().rev().find(|jump| jump.at <= passed).map_or(0, |jump| jump.off_s);
+        let due = self.jumps.iter().take_while(|jump| jump.at <= passed).count();
+        let before = self.seen.fetch_max(due as u64, Ordering::SeqCst);
+        self.all_seen.fetch_add((due as u64).saturating_sub(before), Ordering::SeqCst);
+        let off_s = due.checked_sub(1).map_or(0, |last| self.jumps[last].off_s);
         let off = Duration::from_secs(off_s.unsigned_abs());
         let right = self.right.wall();
         if off_s < 0 { right.saturating_sub(off) } else { right + off }
@@ -120,8 +125,11 @@ mod tests {
 
     fn minutes_off(jumps: &[Jump]) -> f64 {
         let right = SystemClock::new();
-        let wall = Jumping { start: right.monotonic(), right, jumps: jumps.to_vec() }.wall().as_secs_f64();
-        ((wall - right.wall().as_secs_f64()) / 60.0).round()
+        let all_seen = Arc::new(AtomicU64::new(0));
+        let start = right.monotonic();
+        let clock = Jumping { start, right, jumps: jumps.to_vec(), seen: AtomicU64::new(0), all_seen };
+        let wall = clock.wall().as_secs_f64();
+        ((wall - clock.right.wall().as_secs_f64()) / 60.0).round()
     }
 
     #[test]
@@ -156,8 +164,11 @@ mod tests {
         let clocks = Arc::new(clocks(seed, "lock"));
         let give = clocks.giving();
         let given = [give(), give()];
-        let jumps = clocks.jumps();
-        assert!(jumps > 0 && given.len() == 2, "the second is set");
-        assert_eq!(clocks.caused.clock_jumps.load(Ordering::SeqCst), jumps);
+        let set = clocks.caused.clock_jumps.load(Ordering::SeqCst);
+        assert!(set > 0, "the second will be");
+        std::thread::sleep(Duration::from_millis(WITHIN_MS + 1));
+        assert_eq!(clocks.jumps(), 0, "nobody has read one");
+        given.iter().for_each(|clock| _ = (clock.wall(), clock.wall()));
+        assert_eq!(clocks.jumps(), set, "and once is enough");
     }
 }

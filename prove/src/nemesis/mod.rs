@@ -11,6 +11,7 @@ use clocks::Clocks;
 use fastrand::Rng;
 use larder::Kind;
 use larder_testkit::history::{COPIES, JOBS, Job, Run, by_clocks};
+use larder_testkit::nemesis::Done;
 use larder_testkit::proxy::Counts;
 use larder_testkit::redis::RedisVersion;
 use stages::{STAGES, Scene, Stage};
@@ -21,7 +22,10 @@ use crate::{Budget, Findings, Part};
 /// Rounds at one time: they wait most of the time, for leases, timeouts and servers that stand still.
 const ROUNDS_AT_ONCE: usize = 4;
 /// Of so many rounds one is played on a cluster, which takes 2 s to start and as long to notice that a primary is gone.
-const CLUSTER_EVERY: u64 = 40;
+const CLUSTER_EVERY: u64 = 20;
+/// Each as often as it stands here: only the first can be cut off from its cluster ([`Partitioned::grave_of`](larder_testkit::nemesis::Partitioned::grave_of)).
+const CLUSTERS: [RedisVersion; 4] =
+    [RedisVersion::Redis7, RedisVersion::Redis7, RedisVersion::Redis8, RedisVersion::Valkey];
 /// Operations of a round.
 const OPS: std::ops::Range<usize> = 100..600;
 /// So many times more on a cluster: it has no network that fails before it, and answers a round's in some ms, before anything could happen to it.
@@ -66,7 +70,7 @@ fn cast(seed: u64) -> (&'static Job, Stage, Run) {
     let mut rng = Rng::with_seed(Drawn::Cast.of(seed));
     let mut job = &JOBS[(seed % JOBS.len() as u64) as usize];
     let mut stage = match rng.u64(..CLUSTER_EVERY) {
-        0 => Stage::Cluster([RedisVersion::Redis7, RedisVersion::Redis8, RedisVersion::Valkey][rng.usize(..3)]),
+        0 => Stage::Cluster(CLUSTERS[rng.usize(..CLUSTERS.len())]),
         _ => STAGES[rng.usize(..STAGES.len())],
     };
     if stage == Stage::Several && job.kind == Kind::Counter && rng.bool() {
@@ -94,9 +98,7 @@ async fn round(seed: u64) -> Findings {
     }
     found.count("histories", 1);
     found.count("faults: clock set off by minutes", clocks.jumps());
-    for (deed, times) in trouble.done() {
-        found.count(&format!("faults: {}", deed.as_str()), times);
-    }
+    count_deeds(&mut found, stage, &trouble.done());
     for proxy in &proxies {
         count_network(&mut found, &proxy.counts());
     }
@@ -108,6 +110,18 @@ async fn round(seed: u64) -> Findings {
 
 async fn within<T>(playing: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(Duration::from_secs(ROUND_S_MAX), playing).await.ok()
+}
+
+/// Counts what was done, and as 0 what can be on any stage: the page tells what never came.
+fn count_deeds(found: &mut Findings, stage: Stage, done: &Done) {
+    for &other in stages::STAGES.iter().chain(&CLUSTERS.map(Stage::Cluster)) {
+        for &deed in other.deeds() {
+            found.count(&other.fault(deed), 0);
+        }
+    }
+    for (&deed, &times) in done {
+        found.count(&stage.fault(deed), times);
+    }
 }
 
 fn count_network(found: &mut Findings, counts: &Counts) {
@@ -133,6 +147,26 @@ mod tests {
     use larder_testkit::nemesis::{Deed, Partitioned, draw};
 
     use super::*;
+
+    #[test]
+    fn a_deed_that_never_came_is_counted_as_none_and_a_clusters_apart() {
+        let mut found = Findings::default();
+        count_deeds(&mut found, Stage::Cluster(RedisVersion::Redis8), &Done::from([(Deed::Kill, 2)]));
+        count_deeds(&mut found, Stage::Full, &Done::from([(Deed::Fill, 1)]));
+        let of = |what: &str| found.counts.get(&format!("faults: {what}")).copied();
+        assert_eq!(of("server killed (kill -9)"), Some(0));
+        assert_eq!(of("server killed (kill -9), in a cluster"), Some(2));
+        assert_eq!(
+            of("primary cut off from its cluster, and not from clients, in a cluster"),
+            None,
+            "it says so itself"
+        );
+        assert_eq!(of("primary cut off from its cluster, and not from clients"), Some(0));
+        assert_eq!(
+            (of("memory filled by others: it refuses"), of("memory filled by others: it evicts")),
+            (Some(1), Some(0))
+        );
+    }
 
     #[test]
     fn every_deed_befalls_a_cluster_however_rare_that_is() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use larder::{Kind, StoreRef};
 use larder_testkit::history::{Arena, Calm, Caused};
-use larder_testkit::nemesis::{Cache, Nemesis, Pair, Partitioned, Redis, Several, Small, Trouble, Victim};
+use larder_testkit::nemesis::{Cache, Deed, Nemesis, Pair, Partitioned, Redis, Several, Small, Trouble, Victim};
 use larder_testkit::proxy::{Proxy, Rates};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
@@ -50,6 +50,31 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
+    /// What can be done to it.
+    pub(crate) fn deeds(self) -> &'static [Deed] {
+        match self {
+            Stage::Memcached(_) | Stage::Classic | Stage::Several | Stage::SparingOthers => {
+                &[Deed::Stop, Deed::Kill, Deed::Flush, Deed::FlushLater]
+            }
+            Stage::Evicting | Stage::Full => &[Deed::Stop, Deed::Fill],
+            Stage::Redis(_) | Stage::RedisSaved(_) => &[Deed::Stop, Deed::Kill, Deed::Flush],
+            Stage::Pair(_) => &[Deed::Stop, Deed::FailOver],
+            Stage::Cluster(version) => Partitioned::grave_of(version),
+            Stage::OwnMemory | Stage::OwnDurable => &[Deed::Stop, Deed::Kill],
+        }
+    }
+
+    /// What the findings call it: what comes to something else on a stage of its own is counted apart.
+    pub(crate) fn fault(self, deed: Deed) -> String {
+        let apart = match (self, deed) {
+            (Stage::Cluster(_), Deed::Kill | Deed::Stop) => ", in a cluster",
+            (Stage::Evicting, Deed::Fill) => ": it evicts",
+            (Stage::Full, Deed::Fill) => ": it refuses",
+            _ => "",
+        };
+        format!("faults: {}{apart}", deed.as_str())
+    }
+
     /// Whether structures use what Redis alone has.
     pub(crate) fn is_redis(self) -> bool {
         matches!(self, Stage::Redis(_) | Stage::RedisSaved(_) | Stage::Pair(_) | Stage::Cluster(_))

@@ -20,6 +20,9 @@ pub(super) enum Harm {
     Any,
 }
 
+/// Of a store with small values: the least that every structure can do with, a cache's.
+const VALUE_BYTES_SMALL: usize = 17 << 10;
+
 /// How a server and what leads to it behave.
 #[derive(Clone, Debug)]
 pub(super) struct Climate {
@@ -81,7 +84,7 @@ impl Climate {
             twice_one_in: 0,
             calm_for: Duration::from_millis(one_of(random, &[50, 200, 1_000, 5_000])),
             are_clocks_wrong: random.u8(..3) == 0,
-            value_bytes_max: if random.u8(..4) == 0 { 16 << 10 } else { 1 << 20 },
+            value_bytes_max: if random.u8(..4) == 0 { VALUE_BYTES_SMALL } else { 1 << 20 },
             dialect: [Dialect::Meta, Dialect::Classic, Dialect::Embedded][random.usize(..3)],
         }
     }

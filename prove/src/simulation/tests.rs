@@ -14,7 +14,7 @@ fn a_slice_of_seeds_shows_no_violation() {
         tell(&mut findings, seed, simulate(seed, false));
     }
     assert_eq!(findings.told, Vec::<String>::new());
-    assert_eq!((findings.violations, findings.counts["simulation seeds"]), (0, 100));
+    assert_eq!((findings.violations, findings.counts["simulation seeds"]), (0, 100), "no store refuses a structure");
     let kinds = findings.counts.keys().filter(|what| what.starts_with("faults: ")).count();
     assert!(kinds >= 12, "{:?}", findings.counts);
     assert!(findings.counts["operations checked"] > 1_000, "{:?}", findings.counts);
@@ -24,12 +24,15 @@ fn a_slice_of_seeds_shows_no_violation() {
 fn a_seed_replays_to_the_byte() {
     let mut lines = 0;
     for job in JOBS {
+        let mut checked = 0;
         for seed in 0..2 {
             let (once, again) = (simulate_job(seed, job, true), simulate_job(seed, job, true));
             lines += once.trace.lines().count();
             assert_eq!(difference(&once.trace, &again.trace), None, "job {}, seed {seed}", job.name);
             assert_eq!(once, again, "job {}, seed {seed}", job.name);
+            checked += once.verdict.operations;
         }
+        assert!(checked > 0, "{}: nothing was checked", job.name);
     }
     assert!(lines > 2_000, "{lines} things happened in all");
 }

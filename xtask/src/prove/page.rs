@@ -24,7 +24,7 @@ const SHARES_DRAWN: &str = " (a twelfth of the points)";
 /// Settings of `sync` that works with small values are of: always, now and then, never.
 const SETTINGS: usize = 3;
 /// Planted bugs that there are at the least: one that is taken away must not look like one that is caught.
-const PLANTS_MIN: usize = 18;
+const PLANTS_MIN: usize = 20;
 /// What says that a plant was not found in the seeds that it is given.
 const HUNTS_MISSED: &str = "hunts that missed";
 /// Subjects of whose mutants so many of a hundred are to be killed.
@@ -165,9 +165,22 @@ fn targets(runs: &[&Run], subjects: &BTreeMap<&str, Killed>) -> Vec<Target> {
             grouped(of("simulation seeds")),
             of("simulation seeds") >= 10_000 && wrong("simulation seeds") == 0,
         ),
+        every_fault(runs),
         planted_caught(runs),
         mutants_killed(subjects),
     ]
+}
+
+/// Kinds of faults that a part can cause, of which it counts those that never came as 0.
+fn every_fault(runs: &[&Run]) -> Target {
+    let faults = summed(runs, |what| what.strip_prefix(FAULTS));
+    let never: Vec<&str> = faults.iter().filter(|(_, times)| **times == 0).map(|(what, _)| what.as_str()).collect();
+    let missed = if never.is_empty() { String::new() } else { format!("; never: {}", never.join("; ")) };
+    Target {
+        what: "every kind of fault that there is caused",
+        figure: format!("{} of {}{missed}", faults.len() - never.len(), faults.len()),
+        met: (!faults.is_empty() && never.is_empty()).into(),
+    }
 }
 
 /// Crash points of the durable store's work: of each setting, the works of which all shares were done, by whatever runs. Those with small values are crashed at
@@ -656,6 +669,17 @@ mod tests {
             "{missed}"
         );
         assert!(all.contains("| 0 | 3 | 3 | 2.0 |"));
+    }
+
+    #[test]
+    fn a_kind_of_fault_that_never_came_is_named() {
+        let of = |cut: u64| {
+            let counts = json!({"faults: cut": cut, "faults: kill": 2, "operations checked": 0});
+            let page = page(&[counted("nemesis", 1, 0, counts)], &BTreeMap::new(), "abc");
+            target(&page, "every kind of fault").to_owned()
+        };
+        assert!(of(1).ends_with("| 2 of 2 | yes |"), "{}", of(1));
+        assert!(of(0).ends_with("| 1 of 2; never: cut | **no** |"), "{}", of(0));
     }
 
     #[test]

@@ -20,7 +20,19 @@ use crate::mutants::{Files, Tests};
 /// What the proof is built of, and all that a part may run.
 const PRODUCT: &[&str] = &["crates", "prove", "Cargo.toml", "Cargo.lock"];
 /// What a part runs that needs no server: nothing else can change what it finds.
-const CRASHES: &[&str] = &["crates/core", "crates/dump", "crates/store-durable", "prove", "Cargo.toml", "Cargo.lock"];
+/// Of the proof itself its own room, and what all rooms stand in: it has nothing of theirs.
+const CRASHES: &[&str] = &[
+    "crates/core",
+    "crates/dump",
+    "crates/store-durable",
+    "prove/Cargo.toml",
+    "prove/src/crashes",
+    "prove/src/findings.rs",
+    "prove/src/lib.rs",
+    "prove/src/main.rs",
+    "Cargo.toml",
+    "Cargo.lock",
+];
 const IN_PROCESS: &[&str] = &[
     "crates/core",
     "crates/dump",
@@ -480,7 +492,8 @@ mod tests {
         for (code, left) in [
             ("crates/cli/src/main.rs", &["crashes", "simulation"][..]),
             ("crates/structures/src/set.rs", &["crashes"]),
-            ("prove/src/crashes.rs", &[]),
+            ("prove/src/nemesis/mod.rs", &["crashes"]),
+            ("prove/src/crashes/mod.rs", &[]),
         ] {
             put(root, code, "first");
             assert_eq!(told(), left, "{code}");
@@ -503,6 +516,22 @@ mod tests {
             assert!(!text.contains("larder::"), "{}: the facade has all stores", file.display());
         }
         named
+    }
+
+    #[test]
+    fn the_room_of_the_crashes_has_nothing_of_the_other_rooms() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../prove/src");
+        let name = |entry: fs::DirEntry| entry.path().file_stem().unwrap().to_str().unwrap().to_owned();
+        let rooms: Vec<String> = fs::read_dir(&source).unwrap().map(|entry| name(entry.unwrap())).collect();
+        let counted =
+            |room: &str| CRASHES.iter().any(|place| place.trim_end_matches(".rs") == format!("prove/src/{room}"));
+        let others: Vec<&String> = rooms.iter().filter(|room| !counted(room)).collect();
+        assert!(others.len() > 5 && rooms.iter().any(|room| room == "crashes"), "{rooms:?}");
+        for entry in fs::read_dir(source.join("crashes")).unwrap() {
+            let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+            let named: Vec<_> = others.iter().filter(|room| text.contains(&format!("{room}::"))).collect();
+            assert!(named.is_empty(), "{named:?}");
+        }
     }
 
     #[test]

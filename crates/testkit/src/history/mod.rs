@@ -176,6 +176,8 @@ pub struct Verdict {
     pub unknown: u64,
     /// `Lost`, `Absent` and `RolledBack` told, and gaps.
     pub losses_told: u64,
+    /// Runs whose structure the store cannot have: nothing is checked then.
+    pub refused: u64,
     /// What the guarantees do not allow, in words.
     pub violations: Vec<String>,
 }
@@ -187,6 +189,7 @@ impl Verdict {
         self.fully_checked += other.fully_checked;
         self.unknown += other.unknown;
         self.losses_told += other.losses_told;
+        self.refused += other.refused;
         self.violations.extend(other.violations);
     }
 }

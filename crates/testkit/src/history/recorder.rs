@@ -76,6 +76,8 @@ pub struct Told {
     pub calls: u64,
     /// Of those, unknown.
     pub unknown: u64,
+    /// Of `calls`, those whose answer was that something is gone: nothing is held against that.
+    pub calls_lost: u64,
     /// `Lost` and `Absent`.
     pub lost: u64,
     /// `RolledBack`.
@@ -100,6 +102,8 @@ pub struct Told {
     pub smooth_until: Moment,
     /// Errors that no fault excuses.
     pub strange: Vec<String>,
+    /// The store cannot have the structure.
+    pub is_refused: bool,
     /// Where a reply was lost, the structure tells what may be gone as lost, though it may not be.
     pub tells_doubts: bool,
 }
@@ -156,6 +160,7 @@ impl<O, R: Clone> Recorder<O, R> {
         if let Err(error) = &outcome {
             seen.told.note(error, &self.caused, Some(invoked));
         }
+        let is_told_lost = outcome.as_ref().is_err_and(is_loss);
         let (outcome, returned) = match &outcome {
             Ok(told) => (Outcome::Ok(told.clone()), returned),
             // What a loss was told of may be seen by others until it is taken back.
@@ -163,6 +168,7 @@ impl<O, R: Clone> Recorder<O, R> {
             Err(_) => (Outcome::NotApplied, returned),
         };
         seen.told.calls += u64::from(!matches!(outcome, Outcome::NotApplied));
+        seen.told.calls_lost += u64::from(is_told_lost);
         let told = match &outcome {
             Outcome::Ok(told) => Ok(told.clone()),
             Outcome::NotApplied | Outcome::Unknown => Err(()),
@@ -179,6 +185,11 @@ impl<O, R: Clone> Recorder<O, R> {
     /// Notes what must not be, seen by a job itself.
     pub fn strange(&self, what: String) {
         self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.strange.push(what);
+    }
+
+    /// Notes that the store cannot have the structure.
+    pub fn refused(&self) {
+        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.is_refused = true;
     }
 
     /// How many losses were told by now.
@@ -276,7 +287,9 @@ impl Told {
             violations.push(format!("a call failed, and nothing had: {failed}"));
         }
         let losses_told = self.lost + self.rolled_back;
-        Verdict { operations: self.calls, fully_checked: self.calls, unknown: self.unknown, losses_told, violations }
+        let fully_checked = self.calls - self.calls_lost;
+        let (unknown, refused) = (self.unknown, u64::from(self.is_refused));
+        Verdict { operations: self.calls, fully_checked, unknown, losses_told, refused, violations }
     }
 }
 
@@ -377,8 +390,9 @@ mod tests {
         end(Ok(1));
         end(Err(Error::new(ErrorKind::Unavailable, "x")));
         end(Err(unknown()));
+        end(Err(Error::new(ErrorKind::Lost, "x")));
         let verdict = recorder.finish().1.verdict();
-        assert_eq!((verdict.operations, verdict.fully_checked, verdict.unknown), (2, 2, 1));
+        assert_eq!((verdict.operations, verdict.fully_checked, verdict.unknown), (3, 2, 1), "nothing is held against a loss");
     }
 
     #[test]

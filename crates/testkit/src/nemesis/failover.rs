@@ -106,10 +106,10 @@ impl Partitioned {
         Self { cluster, grave: Self::grave_of(version) }
     }
 
-    /// What takes data. A node is cut off where `CLUSTER FORGET` is the node's own affair: Redis from 7.2 on, and Valkey, have the others forget as well, until nobody knows anybody.
+    /// What takes data, each as often as it stands here. A node is cut off where `CLUSTER FORGET` is the node's own affair: Redis from 7.2 on, and Valkey, have the others forget as well, until nobody knows anybody.
     pub fn grave_of(version: RedisVersion) -> &'static [Deed] {
         match version {
-            RedisVersion::Redis7 => &[Deed::Partition, Deed::Outlast, Deed::Kill],
+            RedisVersion::Redis7 => &[Deed::Partition, Deed::Partition, Deed::Outlast, Deed::Kill],
             _ => &[Deed::Outlast, Deed::Kill],
         }
     }

@@ -11,7 +11,9 @@ use larder_structures::cache::Lookup;
 use tokio::time::Instant;
 
 use super::drive::{self, Client, opener, play};
+use crate::history::check::Checked;
 use crate::history::check::cache::{CacheOp, CacheTold, Turn, certain, check, two_at_once};
+use crate::history::recorder::Moment;
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 const KEYS: u64 = 3;
@@ -63,7 +65,7 @@ pub(super) fn cache(arena: Arena, run: Run) -> Boxed<Verdict> {
             let until = if excuses.clocks { 0 } else { certain_until };
             let mut bad = two_at_once(calls, &certain(std::mem::take(&mut locked(&made.turns)), until));
             bad.extend(if excuses.set_back { Vec::new() } else { check(calls, &locked(&made.values)) });
-            bad
+            Checked { bad, left_out: u64::from(until < Moment::MAX) }
         })
     })
 }

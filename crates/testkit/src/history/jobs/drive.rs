@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -93,6 +94,8 @@ pub(super) struct Ended<H, O, R> {
     pub(super) history: Arc<Recorder<O, R>>,
     caused: Arc<Caused>,
     job: &'static str,
+    /// A final read was told of a loss, or there was nobody to make it.
+    is_unread: AtomicBool,
     /// What takes several round trips and is done with the last: one of them that fails, or a list that is full, leaves it open, too, though nothing was cut.
     pub(super) ends_midway: fn(&O) -> bool,
     /// What others removed may as well have been lost, by all that is told of it: a conflict leaves that open.
@@ -168,6 +171,7 @@ where
         history,
         caused,
         job,
+        is_unread: AtomicBool::new(false),
         ends_midway: |_| false,
         others_may_be_losses: false,
         tells_doubts: false,
@@ -186,7 +190,10 @@ async fn try_to_open<H, O, R: Clone>(
         match open(store.clone(), how).await {
             Ok(handle) => return Some(handle),
             Err(error) if is_passing(&error) => tokio::time::sleep(TRY_AGAIN_AFTER).await,
-            Err(error) if error.kind() == ErrorKind::Unsupported => return None,
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                history.refused();
+                return None;
+            }
             Err(error) => {
                 history.note(&error);
                 return None;
@@ -209,7 +216,11 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
             let invoked = self.history.tick();
             match read(handle.clone()).await {
                 Err(error) if is_passing(&error) => failed = Some(error),
-                outcome => return self.history.ended(LAST, op, invoked, outcome).ok(),
+                outcome => {
+                    let told = self.history.ended(LAST, op, invoked, outcome).ok();
+                    self.is_unread.fetch_or(told.is_none(), Ordering::SeqCst);
+                    return told;
+                }
             }
             tokio::time::sleep(TRY_AGAIN_AFTER).await;
         }
@@ -232,7 +243,8 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
         let excuses = excuses(&told, &self.caused);
         let mut verdict = told.verdict();
         let Checked { bad, left_out } = check(&calls, &excuses).into();
-        if left_out > 0 || excuses.set_back || self.stops_at_losses && excuses.lost {
+        let is_unread = self.fresh.is_none() || self.is_unread.into_inner();
+        if left_out > 0 || is_unread || excuses.set_back || self.stops_at_losses && excuses.lost {
             verdict.fully_checked = 0;
         }
         verdict.violations.extend(bad);

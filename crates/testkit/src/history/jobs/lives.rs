@@ -7,10 +7,11 @@ use larder_core::{Result, TtlSupport};
 use larder_structures::Table;
 
 use super::drive::{self, Client, Excuses, Times, opener, play};
-use super::maps::{forget_whether_it_was_there, on_table, table_rules};
+use super::maps::{forget_whether_it_was_there, is_table_excused, on_table, table_rules};
+use crate::history::check::Checked;
 use crate::history::check::lives::{Lives, ends};
 use crate::history::check::map::{MapOp, MapTold, check};
-use crate::history::recorder::Call;
+use crate::history::recorder::{Call, Moment};
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 /// More would make a round on servers last as long as their rests.
@@ -80,13 +81,15 @@ fn judge(
     calls: &[Call<MapOp, MapTold>],
     excuses: &Excuses,
     ends: impl FnOnce(&[Call<MapOp, MapTold>]) -> Vec<Call<MapOp, MapTold>>,
-) -> Vec<String> {
+) -> Checked {
     let mut all = calls.to_vec();
     if excuses.lost || excuses.cut {
         all.iter_mut().for_each(forget_whether_it_was_there);
     }
     all.extend(ends(calls));
-    check(&all, table_rules(excuses))
+    // When a life ends is held to the clock until something fails, and to the wall clocks of others never.
+    let left_out = u64::from(is_table_excused(excuses) || excuses.clocks || excuses.smooth_until < Moment::MAX);
+    Checked { bad: check(&all, table_rules(excuses)), left_out }
 }
 
 fn apply(table: Table, op: MapOp) -> Boxed<Result<MapTold>> {

@@ -4,6 +4,7 @@ use larder_core::{Error, ErrorKind, Result};
 use larder_structures::{Array, Set, Table};
 
 use super::drive::{self, Client, Excuses, Opener, opener, play};
+use crate::history::check::Checked;
 use crate::history::check::map::{MapOp, MapTold, Rules, check};
 use crate::history::check::order;
 use crate::history::recorder::{Call, Outcome};
@@ -115,8 +116,14 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
         };
         let mut bad = check(&calls, rules);
         bad.extend(also(&calls, excuses));
-        bad
+        let left_out = u64::from(mix.is_table && is_table_excused(excuses));
+        Checked { bad, left_out }
     })
+}
+
+/// Whether a table is held to less than all of its rules.
+pub(super) fn is_table_excused(excuses: &Excuses) -> bool {
+    excuses.lost || excuses.cut || excuses.late
 }
 
 /// Whose remove it was is not known where replies or entries are lost.

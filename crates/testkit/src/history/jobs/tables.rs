@@ -8,7 +8,9 @@ use larder_structures::PackedTable;
 use larder_structures::lookup::{LookupKey, Rows};
 
 use super::drive::{self, Client, LAST, Times, opener, play};
+use crate::history::check::Checked;
 use crate::history::check::versions::{VersionOp, VersionTold, check, stale};
+use crate::history::recorder::Moment;
 use crate::history::{Arena, Boxed, Run, Verdict};
 
 /// So many that they fill several blocks.
@@ -34,7 +36,7 @@ pub(super) fn packed(arena: Arena, run: Run) -> Boxed<Verdict> {
             let until = excuses.whole_until.min(excuses.smooth_until);
             let mut bad = stale(calls, &times.take(), SEEN_WITHIN, until);
             bad.extend(if excuses.set_back { Vec::new() } else { check(calls, LAST) });
-            bad
+            Checked { bad, left_out: u64::from(until < Moment::MAX) }
         })
     })
 }

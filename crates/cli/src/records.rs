@@ -67,8 +67,8 @@ Examples:
     /// Count records by the values of fields
     #[command(after_help = "\
 Prints a line a group: how many, a tab, and the values of the fields, apart by tabs; most first. All records from id 0 to the highest are counted, also those that \
-were never set; with --ids those alone, an id that is given twice twice, and with `--ids -` those on standard input. The fields have 63 bits together at the most, and the records \
-fall into 1,048,576 groups at the most.
+were never set; with --ids those alone, an id that is given twice twice, and with `--ids -` those on standard input. The records fall into 1,048,576 \
+groups at the most.
 
 Round trips: open 2, and 3 and 1 for every 2 MiB of records; with --ids 1 for every 1,000.
 

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use larder_core::native::{BitField, Native, NativeReply};
+use larder_core::native::{Native, NativeReply};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Result, Want};
 
 use super::layout::{self, Bits, Header};
 use super::schema::{Schema, Value};
 use super::shared::{Inner, Known};
 
-/// The most bits that records can be grouped by.
-pub const GROUP_BITS_MAX: usize = 63;
 /// The most groups that are counted.
 pub const GROUPS_MAX: usize = 1 << 20;
 /// Up to so many bits there is a place for every group.
 const DENSE_BITS: u32 = 16;
+/// Up to so many, a group is one number.
+const SPARSE_BITS: u32 = 63;
 /// In so many tables, since a count that was just written is slow to count up again: some groups are far more frequent than others.
 const LANES: usize = 4;
 /// A word that begins with any byte has so many bits from any bit of that byte on.
@@ -71,22 +71,21 @@ enum Counts {
     /// Each group has a place in all of them, and as many records as they say together.
     Dense([Vec<u64>; LANES]),
     Sparse(HashMap<u64, u64, crate::hash::State>),
+    /// By the numbers of all parts.
+    Wide(HashMap<Box<[u64]>, u64, crate::hash::State>),
 }
 
 impl Tally {
     /// # Errors
-    /// [`ErrorKind::BadInput`] for a field that there is not, and for more bits than can be grouped by.
+    /// [`ErrorKind::BadInput`] for a field that there is not.
     pub(super) fn new(schema: &Schema, names: &[&str]) -> Result<Tally> {
         let fields: Vec<usize> = names.iter().map(|name| schema.position(name)).collect::<Result<_>>()?;
         let parts: Vec<Bits> = fields.iter().flat_map(|&at| schema.fields()[at].parts()).collect();
         let bits: u32 = parts.iter().map(|part| u32::from(part.width)).sum();
-        if bits as usize > GROUP_BITS_MAX {
-            let detail = format!("the fields to group by have {bits} bits; the limit is {GROUP_BITS_MAX}");
-            return Err(Error::new(ErrorKind::BadInput, detail));
-        }
         let counts = match bits {
             0..=DENSE_BITS => Counts::Dense(std::array::from_fn(|_| vec![0; 1 << bits])),
-            _ => Counts::Sparse(HashMap::default()),
+            0..=SPARSE_BITS => Counts::Sparse(HashMap::default()),
+            _ => Counts::Wide(HashMap::default()),
         };
         Ok(Tally { fields, parts, counts, records: 0 })
     }
@@ -98,17 +97,37 @@ impl Tally {
             Counts::Dense(lanes) => lanes[0][group as usize] += times,
             Counts::Sparse(counts) => {
                 *counts.entry(group).or_default() += times;
-                if counts.len() > GROUPS_MAX {
-                    let detail = format!("the records fall into more than {GROUPS_MAX} groups, which is the limit");
-                    return Err(Error::new(ErrorKind::BadInput, detail));
-                }
+                return expect_room(counts.len());
             }
+            Counts::Wide(_) => {}
         }
         Ok(())
     }
 
+    /// As [`add`](Tally::add), of the group that has these numbers, where they do not fit one.
+    fn add_wide(&mut self, numbers: &[u64], times: u64) -> Result<()> {
+        self.records += times;
+        let Counts::Wide(counts) = &mut self.counts else { return Ok(()) };
+        match counts.get_mut(numbers) {
+            Some(count) => *count += times,
+            None => _ = counts.insert(numbers.into(), times),
+        }
+        expect_room(counts.len())
+    }
+
+    /// Counts records of zeros.
+    fn add_zeros(&mut self, times: u64) -> Result<()> {
+        match self.counts {
+            Counts::Wide(_) => self.add_wide(&vec![0; self.parts.len()], times),
+            _ => self.add(0, times),
+        }
+    }
+
     /// Counts a record by the numbers of its parts.
     fn add_record(&mut self, read: &[u64]) -> Result<()> {
+        if matches!(self.counts, Counts::Wide(_)) {
+            return self.add_wide(read, 1);
+        }
         let group = self.parts.iter().zip(read).fold(0, |group, (part, number)| group << part.width | number);
         self.add(group, 1)
     }
@@ -120,42 +139,72 @@ impl Tally {
             self.records += u64::from(records);
             return Ok(());
         }
+        let is_wide = matches!(self.counts, Counts::Wide(_));
+        let mut numbers = Vec::new();
         for record in 0..u64::from(records) {
             let first = first_bit + record * record_bits;
             let read = |part: &Bits| (part.width, layout::read_bits(bytes, first + part.offset, part.width));
+            if is_wide {
+                numbers.clear();
+                numbers.extend(self.parts.iter().map(|part| read(part).1));
+                self.add_wide(&numbers, 1)?;
+                continue;
+            }
             let group = self.parts.iter().map(read).fold(0, |group, (width, number)| group << width | number);
             self.add(group, 1)?;
         }
         Ok(())
     }
 
-    fn done(self, schema: &Schema) -> Result<Aggregate> {
-        let mut counts: Vec<(u64, u64)> = match self.counts {
+    /// The numbers of a group's parts, from the one number that they were put into.
+    fn numbers_of(&self, group: u64) -> Box<[u64]> {
+        let mut left: u32 = self.parts.iter().map(|part| u32::from(part.width)).sum();
+        let take = |part: &Bits| {
+            left -= u32::from(part.width);
+            group >> left & (u64::MAX >> (64 - part.width))
+        };
+        self.parts.iter().map(take).collect()
+    }
+
+    fn done(mut self, schema: &Schema) -> Result<Aggregate> {
+        let counted = std::mem::replace(&mut self.counts, Counts::Wide(HashMap::default()));
+        let one = |counts: Vec<(u64, u64)>| -> Vec<(Box<[u64]>, u64)> {
+            counts.into_iter().map(|(group, count)| (self.numbers_of(group), count)).collect()
+        };
+        let mut counts = match counted {
             Counts::Dense(lanes) => {
                 let sum = |group: usize| lanes.iter().filter_map(|lane| lane.get(group)).sum();
                 let all = (0..lanes[0].len()).map(|group| (group as u64, sum(group)));
-                all.filter(|&(_, count): &(u64, u64)| count > 0).collect()
+                one(all.filter(|&(_, count): &(u64, u64)| count > 0).collect())
             }
-            Counts::Sparse(counts) => counts.into_iter().collect(),
+            Counts::Sparse(counts) => one(counts.into_iter().collect()),
+            Counts::Wide(counts) => counts.into_iter().collect(),
         };
         counts.sort_unstable();
-        let fields: Vec<_> = self.fields.iter().map(|&at| &schema.fields()[at]).collect();
-        let group = |(group, count): (u64, u64)| {
-            let mut left: u32 = self.parts.iter().map(|part| u32::from(part.width)).sum();
+        let fields: Vec<_> = self.fields.iter().map(|&at| &schema.fields()[at]).map(|of| (of, of.parts().len())).collect();
+        let group = |(numbers, count): (Box<[u64]>, u64)| {
+            let mut left = &numbers[..];
             let mut values = Vec::with_capacity(fields.len());
-            for field in &fields {
-                let take = |part: Bits| {
-                    left -= u32::from(part.width);
-                    group >> left & (u64::MAX >> (64 - part.width))
-                };
-                let read: Vec<u64> = field.parts().into_iter().map(take).collect();
-                values.push(field.value(&read)?);
+            for (field, parts) in &fields {
+                let (read, rest) = left.split_at(*parts);
+                values.push(field.value(read)?);
+                left = rest;
             }
             Ok(Group { values, count })
         };
         let groups = counts.into_iter().map(group).collect::<Result<_>>()?;
         Ok(Aggregate { records: self.records, groups })
     }
+}
+
+/// # Errors
+/// [`ErrorKind::BadInput`] for more groups than are counted.
+fn expect_room(groups: usize) -> Result<()> {
+    if groups <= GROUPS_MAX {
+        return Ok(());
+    }
+    let detail = format!("the records fall into more than {GROUPS_MAX} groups, which is the limit");
+    Err(Error::new(ErrorKind::BadInput, detail))
 }
 
 /// Counts numbers of one width that follow one another with nothing in between, eight at a time: how many were counted. The width is known to the compiler, so that no place is looked up in
@@ -248,7 +297,7 @@ fn count_dense(bytes: &[u8], (first, step, width): (u64, u64, u8), records: u32,
     }
 }
 
-const _: () = assert!(DENSE_BITS as u64 <= WORD_BITS && GROUP_BITS_MAX <= BitField::WIDTH_MAX as usize);
+const _: () = assert!(DENSE_BITS as u64 <= WORD_BITS && SPARSE_BITS < u64::BITS);
 
 /// Shards, and their bytes where they are there.
 type Block = Vec<(u32, Option<Bytes>)>;
@@ -282,7 +331,7 @@ impl Inner {
         // Of shards that were never made, all records are zeros.
         let zeros = end - tally.records;
         if zeros > 0 {
-            tally.add(0, zeros)?;
+            tally.add_zeros(zeros)?;
         }
         self.vigil().check()?;
         tally.done(&self.params.schema)
@@ -395,6 +444,24 @@ impl UnderWay {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_group_more_than_are_counted_is_refused_whatever_its_width() {
+        for schema in ["n:u40", "n:u64"] {
+            let schema = Schema::parse([schema]).unwrap();
+            let mut tally = Tally::new(&schema, &["n"]).unwrap();
+            let parts = tally.parts.len();
+            let read = |group: usize| {
+                let mut read = vec![0; parts];
+                read[parts - 1] = group as u64;
+                read
+            };
+            (0..GROUPS_MAX).for_each(|group| tally.add_record(&read(group)).unwrap());
+            tally.add_record(&read(7)).unwrap();
+            let told = tally.add_record(&read(GROUPS_MAX)).unwrap_err();
+            assert!(told.kind() == ErrorKind::BadInput && told.to_string().contains("more than 1048576 groups"), "{told}");
+        }
+    }
 
     /// Records of every length around what fits a word, at any bit, and to the last of the bytes.
     #[test]

@@ -66,7 +66,7 @@ use larder_core::native::Families;
 use larder_core::{Ctx, Durability, Error, ErrorKind, Profile, Result, StoreRef};
 
 use self::aggregate::Tally;
-pub use self::aggregate::{Aggregate, GROUP_BITS_MAX, GROUPS_MAX, Group};
+pub use self::aggregate::{Aggregate, GROUPS_MAX, Group};
 use self::change::Change;
 use self::layout::{HEADER_BYTES, Header, Kept, LAYOUT, Params};
 pub use self::schema::{
@@ -566,8 +566,7 @@ impl PackedRecords {
     /// and 1 for every 2 MiB; the next block is read while one is counted.
     ///
     /// # Errors
-    /// [`BadInput`](ErrorKind::BadInput) for a field that there is not, for fields of more than [`GROUP_BITS_MAX`] bits together, and for more than [`GROUPS_MAX`]
-    /// groups; [`Lost`](ErrorKind::Lost) where a shard is gone; [`RolledBack`](ErrorKind::RolledBack) as of [`highest`](PackedRecords::highest); those of the store.
+    /// [`BadInput`](ErrorKind::BadInput) for a field that there is not, and for more than [`GROUPS_MAX`] groups; [`Lost`](ErrorKind::Lost) where a shard is gone; [`RolledBack`](ErrorKind::RolledBack) as of [`highest`](PackedRecords::highest); those of the store.
     ///
     /// ```
     /// # use larder_structures::records::{PackedRecords, Schema, Value};

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, StoreRef};
-use larder_structures::records::{Aggregate, FieldKind, GROUP_BITS_MAX, Schema, Value};
+use larder_structures::records::{Aggregate, FieldKind, Schema, Value};
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{Kind, Name, PackedRecords};
 
@@ -19,7 +20,7 @@ cases! {
     records_without_a_field_to_set_are_known [Cas];
     records_refuse_what_does_not_fit [Cas];
     records_of_one_bit_are_counted [Cas];
-    records_are_grouped_by_63_bits_and_no_more [Cas];
+    records_are_grouped_by_fields_of_any_width [Cas];
     drop_of_records_removes_every_key_and_a_handle_notices [Cas];
 }
 
@@ -324,7 +325,7 @@ async fn records_of_one_bit_are_counted(t: Bench) {
     assert_eq!(bits.aggregate(&[]).await.expect("an aggregate").records, 70_001);
 }
 
-async fn records_are_grouped_by_63_bits_and_no_more(t: Bench) {
+async fn records_are_grouped_by_fields_of_any_width(t: Bench) {
     let schema = Schema::parse(["wide:i62", "paid:bit", "seen:bit", "code:bytes8"]).expect("a schema");
     let records = PackedRecords::options().schema(schema).open_or_create(&t.store, t.name("a")).await.expect("records");
     let least = -(1i64 << 61);
@@ -339,16 +340,23 @@ async fn records_are_grouped_by_63_bits_and_no_more(t: Bench) {
             assert_eq!(counted.count(&[wide.into(), paid.into()]), 1, "{wide} {paid}");
         }
     }
-    let limit = format!("the limit is {GROUP_BITS_MAX}");
-    for over in [&["wide", "paid", "seen"][..], &["code"], &["code", "wide"]] {
-        let told = [records.aggregate(over).await.err(), records.aggregate_ids(over, &[0]).await.err()];
-        for error in told {
-            let error = error.expect("too many bits");
-            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{error}");
-            let bits = if over.len() == 2 { "126 bits" } else { "64 bits" };
-            assert!(error.to_string().contains(&limit) && error.to_string().contains(bits), "{error}");
-        }
+    let code = |last: u8| Value::from(Bytes::copy_from_slice(&[0xff, 0, 0, 0, 0, 0, 0, last]));
+    for (id, last) in [(0, 1), (3, 1), (5, 2)] {
+        records.set(id, &[("code", code(last))]).await.expect("a set");
     }
+    let none = || Value::from(Bytes::from_static(&[0; 8]));
+    // Ids 1, 2 and 4 have no code, and 4 was never set.
+    for counted in [records.aggregate(&["code"]).await, records.aggregate_ids(&["code"], &[0, 1, 2, 3, 4, 5]).await] {
+        let counted = counted.expect("of 64 bits");
+        let groups: Vec<_> = counted.groups.iter().map(|group| (group.values[0].clone(), group.count)).collect();
+        assert_eq!((counted.records, groups), (6, vec![(none(), 3), (code(1), 2), (code(2), 1)]), "the least first");
+    }
+    let all = ["code", "wide", "paid", "seen"];
+    let counted = records.aggregate(&all).await.expect("of 128 bits");
+    assert_eq!((counted.records, counted.groups.len()), (6, 6));
+    assert_eq!(counted.count(&[code(1), (-1i64).into(), false.into(), false.into()]), 1);
+    assert_eq!(counted.count(&[none(), least.into(), true.into(), false.into()]), 1);
+    assert_eq!(counted.count(&[none(), 0i64.into(), false.into(), false.into()]), 1, "4");
 }
 
 async fn drop_of_records_removes_every_key_and_a_handle_notices(t: Bench) {

@@ -1,6 +1,6 @@
 //! `cargo xtask clients`: what clients in other languages expect of memcached, as their own suites say it: run against our server over both of its stores,
 //! and against memcached itself, an old and a new one. What may fail on ours, and what is left out, stands in `docs/clients.md` with the reason: a failure that is not listed
-//! there fails the task, and so does a line there of a test that passes.
+//! there fails the task, and so does a line there of a test that passes, a suite that did not run the same tests on ours as on the newest memcached, and one that was not done in its time.
 //!
 //! The suites come from their registries, into `target/clients`. One of them knows no port but 11211, so each server has a loopback address of its own.
 
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -91,12 +91,22 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     for (suite, run) in SUITES {
         println!("\n{suite}");
         let mut known_to_fail: BTreeMap<String, &str> = BTreeMap::new();
+        let mut of_memcached = Outcomes::new();
         for subject in &subjects {
             let outcomes = run(&folder, subject.address, &excepted.left_out(suite))?;
             let failed: Vec<&String> = outcomes.iter().filter(|(_, passed)| !**passed).map(|(name, _)| name).collect();
             println!("  {:<24} {:>4} pass, {:>3} fail", subject.name, outcomes.len() - failed.len(), failed.len());
             if outcomes.is_empty() {
                 return Err(Failure(format!("{suite} ran no test against {}", subject.name)));
+            }
+            if !subject.name.starts_with("memcached") {
+                for difference in differences(&of_memcached, &outcomes) {
+                    is_good = false;
+                    println!("    \x1b[1;31m{difference}\x1b[0m");
+                }
+            } else {
+                // The newest comes last, and is the one that ours stands for.
+                of_memcached.clone_from(&outcomes);
             }
             for test in failed {
                 if subject.name.starts_with("memcached") {
@@ -117,7 +127,21 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         is_good = false;
         println!("\x1b[1;31m{EXCEPTIONS} lists {test} of {suite}, which does not fail on {subject}\x1b[0m");
     }
-    if is_good { Ok(()) } else { Err(Failure(format!("what fails and what {EXCEPTIONS} lists are not the same"))) }
+    if is_good {
+        Ok(())
+    } else {
+        Err(Failure(format!("what ran, what fails and what {EXCEPTIONS} lists do not agree")))
+    }
+}
+
+/// What ran on one of both servers only: a suite that ends between two tests, without a word, has passed all that it ran.
+fn differences(memcached: &Outcomes, ours: &Outcomes) -> Vec<String> {
+    let only = |of: &Outcomes, other: &Outcomes, what: &str| -> Vec<String> {
+        of.keys().filter(|test| !other.contains_key(*test)).map(|test| format!("{test}: {what}")).collect()
+    };
+    let mut found = only(memcached, ours, "did not run, and ran on memcached");
+    found.extend(only(ours, memcached, "ran, and did not run on memcached"));
+    found
 }
 
 /// What the list says.
@@ -224,6 +248,15 @@ fn prepare(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// That a suite came to an end of its own: one in which a test fails has an exit status of 1, or so. `timeout` has 124 where the time was over, and 125 to 127 where it ran nothing.
+fn ended(status: ExitStatus) -> Result<()> {
+    match status.code() {
+        Some(124) => Err(Failure(format!("a suite was not done after {SUITE_S} s"))),
+        Some(125..=127) | None => Err(Failure(format!("a suite could not be run: {status}"))),
+        Some(_) => Ok(()),
+    }
+}
+
 /// Runs a suite, which ends with an error where a test fails, and returns what it printed.
 fn said(command: &mut Command) -> Result<String> {
     let mut timed = Command::new("timeout");
@@ -233,6 +266,7 @@ fn said(command: &mut Command) -> Result<String> {
         timed.current_dir(folder);
     }
     let done = timed.output().context(|| "could not start a suite".to_owned())?;
+    ended(done.status)?;
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
@@ -284,6 +318,27 @@ fn capable(folder: &Path, address: &str, _: &[&str]) -> Result<Outcomes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_suite_that_ended_early_has_not_passed() {
+        let outcomes = |names: &[&str]| -> Outcomes { names.iter().map(|name| ((*name).to_owned(), true)).collect() };
+        let all = outcomes(&["get", "set", "touch"]);
+        assert!(differences(&all, &all).is_empty());
+        let failed: Outcomes = all.keys().map(|name| (name.clone(), false)).collect();
+        assert!(differences(&all, &failed).is_empty(), "what fails is told elsewhere");
+        assert_eq!(differences(&all, &outcomes(&["get"])).len(), 2);
+        let other = differences(&all, &outcomes(&["get", "set", "other"]));
+        assert_eq!(other, ["touch: did not run, and ran on memcached", "other: ran, and did not run on memcached"]);
+    }
+
+    #[test]
+    fn a_suite_whose_time_is_over_is_an_error_and_one_with_a_failure_is_not() {
+        let ends = |code: i32| said(Command::new("sh").args(["-c", &format!("echo said; exit {code}")]));
+        for code in [0, 1, 2] {
+            assert_eq!(ends(code).unwrap_or_else(|error| panic!("{error}")), "said\n");
+        }
+        assert!([124, 126, 127].iter().all(|code| ends(*code).is_err()));
+    }
 
     #[test]
     fn the_list_is_read_as_it_stands() {

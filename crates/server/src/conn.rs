@@ -12,13 +12,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinHandle;
 use tokio_util::io::poll_read_buf;
 
 use crate::conns::{ConnState, Phase};
 use crate::counters::Count;
 use crate::engine::Engine;
 use crate::env::Env;
-use crate::session::Session;
+use crate::session::{Dump, Session};
 
 /// What is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -45,6 +46,8 @@ pub(crate) struct Connection<E: Engine, S> {
     consumed: usize,
     /// Others had their turn since there is something to wait for.
     has_yielded: bool,
+    /// The next part of a listing, from a thread that may wait for the disk: what remains then, and its bytes.
+    walking: Option<JoinHandle<(Option<Dump>, Vec<u8>)>>,
     /// How much of the replies was sent.
     sent: usize,
     /// True while the stream may hold back some of that.
@@ -72,6 +75,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
             pending,
             consumed: 0,
             has_yielded: false,
+            walking: None,
             sent: 0,
             is_unflushed: false,
             held: 0,
@@ -155,12 +159,37 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
         if taken > 0 {
             self.progress = PROGRESS_BYTES_MIN;
         }
-        // Who is left with little of what was much holds little: never over twice what is counted, since that does not count what was taken.
+        // Who is left with little of what was much holds little: never over twice what is left.
         let (left, all) = (self.pending.len(), self.pending.capacity().saturating_add(self.consumed));
         if left == 0 || (self.consumed >= left && all > HELD_BYTES_FREE) {
             self.pending = BytesMut::from(&self.pending[..]);
             self.consumed = 0;
         }
+    }
+
+    /// Has the next part of a listing made where nobody else is served: the store may wait for a sync that is under way, and this thread has others to serve.
+    fn poll_walk(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        if let Some(dump) = self.session.dump.take() {
+            self.state.set_phase(Phase::Half);
+            self.touch();
+            let env = self.env.clone();
+            self.walking = Some(tokio::task::spawn_blocking(move || {
+                let mut out = Vec::new();
+                (dump.step(&env, &mut out), out)
+            }));
+        }
+        if let Some(walking) = &mut self.walking {
+            let (rest, part) = ready!(Pin::new(walking).poll(cx)).map_err(std::io::Error::other)?;
+            self.walking = None;
+            self.session.dump = rest;
+            if self.session.out.capacity() == 0 {
+                self.session.out = part;
+            } else {
+                self.session.out.extend_from_slice(&part);
+            }
+            self.touch();
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Reads once, and takes the requests that are there: false at the end of the stream.
@@ -226,16 +255,19 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
         if unsettled > 0 {
             self.env.waits_for.fetch_max(self.session.waits_for, Ordering::Relaxed);
         }
-        let (before, held) = (self.held, self.pending.capacity() + self.session.out.capacity());
+        let (before, held) = (self.held, self.pending.capacity() + self.consumed + self.session.out.capacity());
         let all = count(&self.env.held_bytes, &mut self.held, held);
         held <= before.max(HELD_BYTES_FREE) || all <= self.env.limits.held_bytes_max
     }
 
     /// Notes whether this connection gets on with half a request that it holds more of than any may: a byte now and then is not enough, or a few of them would
-    /// keep the room of all. Who has sent little, or waits for the disk, is not meant.
+    /// keep the room of all. Who has sent little, or waits for the disk, or for a listing, is not meant.
     fn note_progress(&mut self) {
         let was_hoarding = self.is_hoarding;
-        let is_half = self.state.phase() == Phase::Half && self.session.waits_for == 0 && !self.is_paused;
+        let is_half = self.state.phase() == Phase::Half
+            && self.session.waits_for == 0
+            && !self.is_paused
+            && self.walking.is_none();
         self.is_hoarding = is_half && self.held > HELD_BYTES_FREE;
         if self.is_hoarding && (!was_hoarding || self.progress >= PROGRESS_BYTES_MIN) {
             self.progress = 0;
@@ -250,6 +282,10 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
             ready!(self.poll_flush(cx))?;
             if self.session.closing {
                 return Pin::new(&mut self.stream).poll_shutdown(cx);
+            }
+            if E::WAITS_FOR_DISK && (self.session.dump.is_some() || self.walking.is_some()) {
+                ready!(self.poll_walk(cx))?;
+                continue;
             }
             if std::mem::take(&mut self.session.yields) {
                 // It is at work, and neither idle nor stuck.

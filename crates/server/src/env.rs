@@ -11,7 +11,7 @@ use crate::auth::AuthFile;
 use crate::config::{ClientCerts, Config, Limits, Listen};
 use crate::conns::Conns;
 use crate::counters::{AllCounters, Count};
-use crate::engine::Engine;
+use crate::engine::{Engine, Figures};
 use crate::listen::Open;
 
 /// A delayed flush that is not asked for.
@@ -74,6 +74,8 @@ pub(crate) struct Env<E> {
     /// Bytes that their requests have written and that are in memory until they are on disk, and the last of what they wait for.
     pub(crate) unsettled_bytes: AtomicUsize,
     pub(crate) waits_for: AtomicU64,
+    /// Bytes of the store's files, as [`Env::measure`] found them last.
+    disk_bytes: AtomicU64,
     /// Backups that are being sent.
     pub(crate) backups: Arc<AtomicUsize>,
     /// Ms since the start, as of the last tick: for what need not be exact.
@@ -110,6 +112,7 @@ impl<E: Engine> Env<E> {
             held_bytes: AtomicUsize::new(0),
             unsettled_bytes: AtomicUsize::new(0),
             waits_for: AtomicU64::new(0),
+            disk_bytes: AtomicU64::new(0),
             backups: Arc::default(),
             coarse_ms: AtomicU64::new(0),
             flush_at_ms: AtomicI64::new(NO_FLUSH),
@@ -117,6 +120,17 @@ impl<E: Engine> Env<E> {
             draining: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         })
+    }
+
+    /// What the store holds, told at once: of one on disk its bytes as of a moment ago.
+    pub(crate) fn figures(&self) -> Figures {
+        let figures = self.engine.figures();
+        if E::WAITS_FOR_DISK { Figures { bytes: self.disk_bytes.load(Ordering::Relaxed), ..figures } } else { figures }
+    }
+
+    /// Looks how many bytes the store's files take. It may wait for the disk.
+    pub(crate) fn measure(&self) {
+        self.disk_bytes.store(self.engine.disk_bytes(), Ordering::Relaxed);
     }
 
     /// The wall clock, in ms since 1970.

@@ -110,7 +110,7 @@ fn metrics<E: Engine>(env: &Env<E>) -> String {
         // A String takes whatever is written.
         let _ = writeln!(text, "# HELP larder_{name} {help}.\n# TYPE larder_{name} {kind}\nlarder_{name} {value}");
     };
-    let figures = env.engine.figures();
+    let figures = env.figures();
     let usage = crate::process::usage();
     for &count in Count::ALL {
         put(&format!("{}_total", count.name()), "counter", count.help(), &env.counters.sum(count));

@@ -30,7 +30,7 @@
 //!   not, and `lru` is `ERROR`. `lru_crawler metadump` and `mgdump` list the items, and `lru_crawler backup all`, which is our own, sends one moment of a store in a folder as a dump
 //!   (`OK`, then `DATA <bytes>` with a part behind it, again and again, then `END`); `-X` forbids all three. `watch` and `stats detail` are refused as memcached refuses them with `-W` and `-X`; `stats cachedump` lists items of class 1, the only one;
 //! - over a store in a folder a reply comes once what it says is as durable as the store promises, and a connection whose writes may have failed is closed without one;
-//!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk, and a value ends at 64 MB;
+//!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk a second ago or so, and a value ends at 64 MB;
 //! - over memory, when an item was last used (`l`, `la`) is 0 seconds ago unless `-o track_access` is given;
 //! - a `flush_all` with a delay, or a moment to come, removes what is there a second before that, to the millisecond: memcached may do so up to a second earlier, and with it what is stored in the same
 //!   second behind it;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc as channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,12 @@ use crate::env::{Env, Settings};
 use crate::listen::Open;
 use crate::{http, notify, tls};
 
+/// How often it is looked how much a store takes on disk.
+const MEASURED_EVERY: Duration = Duration::from_secs(1);
+/// How long the end waits for that where the store has failed: the engine may never answer then.
+const FAILED_WAIT: Duration = Duration::from_secs(5);
+/// Threads of a runtime that walk over items and may wait for the disk: further walks wait for one of them.
+const WALKERS_MAX: usize = 4;
 /// How often limits of time are looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// How long a listener rests that could not accept, for want of file descriptors mostly.
@@ -96,11 +103,12 @@ impl Server {
         let settings = Settings::of(&config, &open);
         let env = Env::new(engine, config.limits.clone(), config.threads, config.auth.clone(), settings);
         let stop = env.stop.clone();
+        let measuring = Measuring::start(&env)?;
         let workers = Workers::start(&env, &config, acceptor)?;
         let control = Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
         let thread = std::thread::Builder::new().name("larder-control".to_owned());
         let signals = config.signals;
-        let looking = move || control.block_on(look_after(env, open, workers, signals));
+        let looking = move || control.block_on(look_after(env, open, (workers, measuring), signals));
         let control = thread.spawn(looking).map_err(cannot_start)?;
         Ok(Server { addrs, metrics, stop, control: Some(control) })
     }
@@ -234,6 +242,47 @@ fn cannot_start(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Config, format!("a thread could not be started: {error}")).source(error)
 }
 
+/// The thread that keeps what must be waited for: nobody who asks for figures, nor who accepts or keeps time, waits for a sync that is under way.
+struct Measuring {
+    /// It ends when this is gone.
+    goes_on: channel::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Measuring {
+    /// `None` of a store where there is nothing to wait for.
+    fn start<E: Engine>(env: &Arc<Env<E>>) -> Result<Option<Measuring>> {
+        if !E::WAITS_FOR_DISK {
+            return Ok(None);
+        }
+        // The first time before anybody can ask.
+        env.measure();
+        let (goes_on, ended) = channel::channel();
+        let env = env.clone();
+        let measuring = move || {
+            while ended.recv_timeout(MEASURED_EVERY) == Err(channel::RecvTimeoutError::Timeout) {
+                env.measure();
+            }
+        };
+        let thread = std::thread::Builder::new().name("larder-measure".to_owned());
+        Ok(Some(Measuring { goes_on, thread: thread.spawn(measuring).map_err(cannot_start)? }))
+    }
+
+    /// Ends it, so that the store is closed with the server. One that waits for an engine which cannot write any more is left behind, as the store leaves its own.
+    async fn end<E: Engine>(self, env: &Env<E>) {
+        drop(self.goes_on);
+        let mut failed = None;
+        while !self.thread.is_finished() {
+            if env.engine.failure().is_some() && failed.get_or_insert_with(Instant::now).elapsed() > FAILED_WAIT {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // One that panicked has said so.
+        let _ = self.thread.join();
+    }
+}
+
 /// The threads that serve connections.
 struct Workers<E: Engine> {
     /// One queue each; each holds no more than there may be connections.
@@ -255,6 +304,7 @@ impl<E: Engine> Workers<E> {
             let (names, numbers) = (AtomicUsize::new(0), AtomicUsize::new(0));
             let runtime = builder
                 .worker_threads(config.threads)
+                .max_blocking_threads(WALKERS_MAX)
                 .thread_name_fn(move || format!("larder-{}", names.fetch_add(1, Ordering::Relaxed)))
                 .on_thread_start(move || counters::count_apart(numbers.fetch_add(1, Ordering::Relaxed)))
                 .enable_all()
@@ -328,8 +378,8 @@ async fn serve<E: Engine>(env: Arc<Env<E>>, tls: Option<TlsAcceptor>, accepted: 
         Accepted::Tcp(stream) => {
             // Replies are gathered already; waiting for more would only delay them.
             let Ok(stream) = stream.set_nodelay(true).and_then(|()| TcpStream::from_std(stream)) else { return };
-            let Some(tls) = tls else { return Connection::new(env, state, stream).await };
-            match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+            let Some(acceptor) = tls else { return Connection::new(env, state, stream).await };
+            match tokio::time::timeout(HANDSHAKE_MAX, tls::accept(&acceptor, stream)).await {
                 Ok(Ok(stream)) => Connection::new(env, state, stream).await,
                 _ => env.counters.mine().add(Count::TlsErrors, 1),
             }
@@ -338,7 +388,12 @@ async fn serve<E: Engine>(env: Arc<Env<E>>, tls: Option<TlsAcceptor>, accepted: 
 }
 
 /// Accepts, keeps time, and ends it all when told.
-async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Workers<E>, signals: bool) {
+async fn look_after<E: Engine>(
+    env: Arc<Env<E>>,
+    open: Open,
+    (mut workers, measuring): (Workers<E>, Option<Measuring>),
+    signals: bool,
+) {
     let (given, mut accepted) = mpsc::channel(1);
     let mut acceptors = tokio::task::JoinSet::new();
     for (listener, name) in open.tcp {
@@ -384,6 +439,9 @@ async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Worker
     for thread in workers.threads {
         // A worker that panicked has said so.
         let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+    }
+    if let Some(measuring) = measuring {
+        measuring.end(&env).await;
     }
     tracing::info!("ended");
 }

@@ -225,3 +225,23 @@ fn what_is_left_of_a_life_is_told_in_the_seconds_it_was_given_in() {
     assert_eq!([0, 1, 2, 1_001, 1_002, 2_001].map(|ms| crate::env::left_s(500 + ms, 500)), [0, 1, 1, 1, 2, 2]);
     assert_eq!(crate::env::left_s(499, 500), 0);
 }
+
+/// What was taken of a buffer and is still in memory, in front of a larger rest, is counted with that.
+#[test]
+fn what_was_taken_is_counted_for_as_long_as_it_is_in_memory() {
+    const TAKEN: usize = 29_000;
+    const REST: usize = 30_000;
+    let wire = Wire::new(engine(), Limits::default());
+    // Half a line first: what comes next is read behind it, into one buffer.
+    let more =
+        [format!(" 0 {TAKEN}\r\n").as_bytes(), &[b'v'; TAKEN], b"\r\nset r 0 0 90000\r\n", &[b'r'; REST]].concat();
+    let talk = wire.talk([b"set k 0".to_vec(), more], usize::MAX);
+    assert_eq!(talk.replies, b"STORED\r\n");
+    assert!(talk.held_bytes_max >= TAKEN + REST, "{} bytes", talk.held_bytes_max);
+    let wire = Wire::new(engine(), Limits::default());
+    // A larger part is not kept.
+    let more =
+        [format!(" 0 {REST}\r\n").as_bytes(), &[b'v'; REST], b"\r\nset r 0 0 90000\r\n", &[b'r'; TAKEN]].concat();
+    let talk = wire.talk([b"set k 0".to_vec(), more], usize::MAX);
+    assert!((TAKEN..TAKEN + REST).contains(&talk.held_bytes_max), "{} bytes", talk.held_bytes_max);
+}

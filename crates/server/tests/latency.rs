@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use larder_core::Result;
 use larder_server::{
-    Config, DurableEngine, DurableOptions, DurableStore, Engine, Figures, Limits, Promises, Server, Walk,
+    BackupParts, Config, DurableEngine, DurableOptions, DurableStore, Engine, Figures, Limits, Promises, Runtime,
+    Server, Walk,
 };
 use larder_store_memory::{Next, Seen};
 use larder_testkit::sessions::{ask, connect, exchange, read_until};
@@ -29,15 +31,22 @@ struct Slow {
     due: Mutex<std::collections::HashMap<u64, Instant>>,
     /// Writes since something was settled, and the most there were.
     writes: Arc<[AtomicUsize; 2]>,
+    /// Held by a sync that is under way: what waits for one waits for this.
+    sync: Arc<Mutex<()>>,
+    /// How often it was asked what its files take.
+    measured: AtomicUsize,
 }
 
 impl Slow {
     fn new(store: DurableStore) -> Slow {
-        Slow { engine: DurableEngine::new(store), due: Mutex::default(), writes: Arc::default() }
+        let (due, writes, sync, measured) = Default::default();
+        Slow { engine: DurableEngine::new(store), due, writes, sync, measured }
     }
 }
 
 impl Engine for Slow {
+    const WAITS_FOR_DISK: bool = DurableEngine::WAITS_FOR_DISK;
+
     fn now_ms(&self) -> u64 {
         self.engine.now_ms()
     }
@@ -82,11 +91,27 @@ impl Engine for Slow {
     }
 
     fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {
+        drop(self.sync.lock());
         self.engine.walk(at, see)
+    }
+
+    fn backup(&self) -> Result<Option<BackupParts>> {
+        drop(self.sync.lock());
+        self.engine.backup()
+    }
+
+    fn backup_part(&self, backup: &mut BackupParts) -> Result<Option<Vec<u8>>> {
+        self.engine.backup_part(backup)
     }
 
     fn figures(&self) -> Figures {
         self.engine.figures()
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        drop(self.sync.lock());
+        assert!(self.engine.disk_bytes() > 0, "a journal is there from the start");
+        self.measured.fetch_add(1, Ordering::Relaxed) as u64 + 1
     }
 
     fn set_bytes_max(&self, bytes: usize) -> bool {
@@ -144,6 +169,8 @@ fn small_requests_that_write_a_large_item_wait_for_the_disk_before_they_fill_the
     let mut client = connect(server.addrs()[0]);
     let value = vec![b'x'; ITEM_BYTES];
     ask(&mut client, &[format!("set k 0 0 {ITEM_BYTES}\r\n").as_bytes(), &value, b"\r\n"].concat(), b"STORED\r\n");
+    // Nothing is answered before all of them are done.
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let touches = b"touch k 100 noreply\r\n".repeat(TOUCHES);
     client.write_all(&[&touches[..], b"mn\r\n"].concat()).unwrap();
     let mut other = connect(server.addrs()[0]);
@@ -201,5 +228,92 @@ fn who_only_waits_for_the_disk_is_not_closed_however_many_they_are() {
     let until = Instant::now() + Duration::from_secs(10);
     while stat("read_buf_bytes") > MOST / 10 {
         assert!(Instant::now() < until, "it is counted no longer");
+    }
+}
+
+/// The number that `stats` tells.
+fn stat(addr: SocketAddr, name: &str) -> u64 {
+    let stats = String::from_utf8(ask(&mut connect(addr), b"stats\r\n", b"END\r\n")).unwrap();
+    let line = stats.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {stats}")).trim().parse().unwrap()
+}
+
+/// What the files take is asked for by a thread of its own, once a second.
+#[test]
+fn who_comes_or_asks_for_figures_waits_for_no_sync() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Slow::new(DurableOptions::new(folder.path()).open().unwrap());
+    let sync = engine.sync.clone();
+    let metrics = Some("127.0.0.1:0".parse().unwrap());
+    let config = Config { listen: common::anywhere(), threads: 1, metrics, ..Config::default() };
+    let server = Server::start(engine, config).unwrap();
+    let (addr, http) = (server.addrs()[0], server.metrics_addr().unwrap());
+    assert!(stat(addr, "bytes") > 0, "it was asked before anybody came");
+    let stalled = sync.lock();
+    // By now it is being asked again.
+    std::thread::sleep(Duration::from_millis(1_200));
+    let (before, began) = (stat(addr, "bytes"), Instant::now());
+    for _ in 0..3 {
+        let [health, text] = ["healthz", "metrics"].map(|path| {
+            let told = exchange(http, [format!("GET /{path} HTTP/1.0\r\n\r\n").as_bytes()]);
+            String::from_utf8(told).unwrap()
+        });
+        assert!(health.ends_with("ok\n"), "{health}");
+        assert!(text.contains(&format!("\nlarder_item_bytes {before}\n")), "{text}");
+        let mut client = connect(addr);
+        for request in ["stats", "stats slabs", "stats items"] {
+            ask(&mut client, format!("{request}\r\n").as_bytes(), b"END\r\n");
+        }
+        ask(&mut client, b"stats reset\r\n", b"RESET\r\n");
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    drop(stalled);
+    let until = Instant::now() + Duration::from_secs(10);
+    while stat(addr, "bytes") <= before {
+        assert!(Instant::now() < until, "it is asked again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// More of them than there are threads to walk, and two at a time of the backups.
+#[test]
+fn listings_that_wait_for_a_sync_keep_nobody_else_waiting() {
+    const LISTINGS: [(&str, &str); 6] = [
+        ("lru_crawler metadump all", "END\r\n"),
+        ("lru_crawler mgdump all", "EN\r\n"),
+        ("lru_crawler backup all", "END\r\n"),
+        ("stats sizes", "END\r\n"),
+        ("stats cachedump 1 0", "END\r\n"),
+        ("lru_crawler metadump all", "END\r\n"),
+    ];
+    for (runtime, threads) in [(Runtime::PerCore, 1), (Runtime::Shared, 2)] {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Slow::new(DurableOptions::new(folder.path()).open().unwrap());
+        let sync = engine.sync.clone();
+        let config = Config { listen: common::anywhere(), threads, runtime, ..Config::default() };
+        let server = Server::start(engine, config).unwrap();
+        let addr = server.addrs()[0];
+        let mut other = connect(addr);
+        let items: String = (0..2_500).map(|item| format!("set {item:04} 0 0 1 noreply\r\nx\r\n")).collect();
+        ask(&mut other, (items + "mn\r\n").as_bytes(), b"MN\r\n");
+        let stalled = sync.lock();
+        let begin = |(request, _): &(&str, &str)| {
+            let mut stream: TcpStream = connect(addr);
+            stream.write_all(format!("{request}\r\nmn\r\n").as_bytes()).unwrap();
+            stream
+        };
+        let mut listing: Vec<_> = LISTINGS.iter().map(begin).collect();
+        std::thread::sleep(Duration::from_millis(100));
+        for _ in 0..10 {
+            ask(&mut other, b"get 0000\r\n", b"END\r\n");
+            ask(&mut connect(addr), b"set o 0 0 1\r\nx\r\n", b"STORED\r\n");
+        }
+        drop(stalled);
+        for ((request, end), stream) in LISTINGS.iter().zip(&mut listing) {
+            let told = read_until(stream, b"MN\r\n");
+            assert!(told.ends_with(format!("{end}MN\r\n").as_bytes()), "{request} of {runtime:?}");
+            let items = memchr::memmem::find_iter(&told, b"\r\nmg ").count() + told.split(|b| *b == b'=').count();
+            assert!(!request.contains("dump all") || items >= 2_500, "{request} of {runtime:?}: {items}");
+        }
     }
 }

@@ -184,7 +184,7 @@ fn a_little_rest_of_much_is_held_as_a_little() {
     assert_eq!(reply.len(), b"VALUE k 0 900000\r\n\r\nEND\r\n".len() + 900_000);
 }
 
-/// A rest that is more than any may hold is not the end of a buffer of a megabyte either: what is counted is what there is, or half of it.
+/// A rest that is more than any may hold is not the end of a buffer of a megabyte either: what is counted is what there is.
 #[test]
 fn a_rest_of_much_holds_no_more_than_is_counted() {
     const CONNECTIONS: usize = 100;

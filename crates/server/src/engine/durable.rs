@@ -130,6 +130,7 @@ fn used(item: Option<&DirectItem>, marks: Marks) -> DirectNext {
 
 impl Engine for DurableEngine {
     const REFUSED_SET_REMOVES: bool = false;
+    const WAITS_FOR_DISK: bool = true;
 
     fn now_ms(&self) -> u64 {
         self.direct.now_ms()
@@ -200,9 +201,12 @@ impl Engine for DurableEngine {
     }
 
     fn figures(&self) -> Figures {
-        let store = self.direct.store();
-        let bytes = store.stats().map_or(0, |stats| stats.disk_bytes);
-        Figures { items: self.direct.items_about(), bytes, torn_bytes: store.torn_bytes(), ..Figures::default() }
+        let torn_bytes = self.direct.store().torn_bytes();
+        Figures { items: self.direct.items_about(), torn_bytes, ..Figures::default() }
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.direct.store().stats().map_or(0, |stats| stats.disk_bytes)
     }
 
     fn set_bytes_max(&self, _bytes: usize) -> bool {

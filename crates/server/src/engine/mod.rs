@@ -26,6 +26,10 @@ pub trait Engine: Send + Sync + 'static {
     /// value is never lost.
     const REFUSED_SET_REMOVES: bool = true;
 
+    /// Whether [`walk`](Engine::walk), [`backup`](Engine::backup), its parts and [`disk_bytes`](Engine::disk_bytes) may wait for a sync that is under way: then only threads call
+    /// them that nobody else waits for.
+    const WAITS_FOR_DISK: bool = false;
+
     /// Now, in ms of the store's clock: what expiries count from.
     fn now_ms(&self) -> u64;
 
@@ -102,8 +106,13 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
-    /// What it holds.
+    /// What it holds, told at once, whatever the disk is at: of a store that [may wait for it](Engine::WAITS_FOR_DISK) the bytes are 0 here, and are [`disk_bytes`](Engine::disk_bytes).
     fn figures(&self) -> Figures;
+
+    /// Bytes that its files take, of a store that [may wait for them](Engine::WAITS_FOR_DISK): the server asks once a second, in a thread of its own, and tells what it heard last.
+    fn disk_bytes(&self) -> u64 {
+        0
+    }
 
     /// Sets the memory limit; false if there is none to set.
     fn set_bytes_max(&self, bytes: usize) -> bool;

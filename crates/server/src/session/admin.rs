@@ -27,7 +27,7 @@ const VERBOSITY_MAX: u32 = 3;
 
 /// A look at all items, a listing or a backup of them, part by part, so that it takes no more room than a part, nor a thread for longer.
 #[derive(Debug)]
-pub(super) enum Dump {
+pub(crate) enum Dump {
     List {
         at: Walk,
         /// True for `mgdump`: lines to send back as they are.
@@ -35,13 +35,15 @@ pub(super) enum Dump {
     },
     Sizes(Sizes),
     Cached(Cached),
+    /// A backup that has its place, and is of no moment yet.
+    Begun(Place),
     /// Boxed: of many sessions hardly one has one.
     Backup(Box<(BackupParts, Place)>),
 }
 
 /// One of the places for backups that are being sent: each keeps what it is of on the disk, and a thread at work.
 #[derive(Debug)]
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
     /// `None` where all are taken.
@@ -58,12 +60,13 @@ impl Drop for Place {
 }
 
 impl Dump {
-    /// Writes a part; what remains.
-    pub(super) fn step<E: Engine>(self, env: &Env<E>, out: &mut Vec<u8>) -> Option<Dump> {
+    /// Writes a part; what remains. It may wait for the disk, where the [store](Engine::WAITS_FOR_DISK) may.
+    pub(crate) fn step<E: Engine>(self, env: &Env<E>, out: &mut Vec<u8>) -> Option<Dump> {
         match self {
             Dump::List { at, as_requests } => list(env, at, as_requests, out),
             Dump::Sizes(sizes) => sizes.step(env, out).map(Dump::Sizes),
             Dump::Cached(cached) => cached.step(env, out).map(Dump::Cached),
+            Dump::Begun(place) => begin_backup(env, place, out),
             Dump::Backup(backup) => back_up(env, backup, out),
         }
     }
@@ -127,6 +130,22 @@ fn has_items(classes: &[u8]) -> Result<bool, &'static str> {
         }
     }
     found.ok_or("NOTSTARTED no items to crawl")
+}
+
+/// Has a backup be of this moment.
+fn begin_backup<E: Engine>(env: &Env<E>, place: Place, out: &mut Vec<u8>) -> Option<Dump> {
+    match env.engine.backup() {
+        Ok(Some(backup)) => {
+            write::line(out, "OK");
+            return Some(Dump::Backup(Box::new((backup, place))));
+        }
+        Ok(None) => write::line(out, "ERROR this store has no backups: it is gone with its process"),
+        Err(error) => {
+            tracing::error!(%error, "no backup");
+            write::line(out, "SERVER_ERROR the store is damaged: see the server's log");
+        }
+    }
+    None
 }
 
 /// A part of a backup: `DATA`, how many bytes, and those; `END` after the last one.
@@ -208,20 +227,10 @@ impl Session {
         }
     }
 
-    fn begin_backup<E: Engine>(&mut self, env: &Env<E>) -> Result<(), &'static str> {
+    fn take_place<E: Engine>(&mut self, env: &Env<E>) -> Result<(), &'static str> {
         let place = Place::take(&env.backups).ok_or("SERVER_ERROR busy: two backups are being sent")?;
-        match env.engine.backup() {
-            Ok(Some(backup)) => {
-                self.out.extend_from_slice(b"OK\r\n");
-                self.dump = Some(Dump::Backup(Box::new((backup, place))));
-                Ok(())
-            }
-            Ok(None) => Err("ERROR this store has no backups: it is gone with its process"),
-            Err(error) => {
-                tracing::error!(%error, "no backup");
-                Err("SERVER_ERROR the store is damaged: see the server's log")
-            }
-        }
+        self.dump = Some(Dump::Begun(place));
+        Ok(())
     }
 
     fn begin_listing<E: Engine>(
@@ -259,7 +268,7 @@ impl Session {
             }
             // Of our own: all that the store holds at this moment, as a dump.
             (Some(_), None) if verb == Some(b"backup") && !env.limits.dump_enabled => "ERROR backup not allowed",
-            (Some(_), None) if verb == Some(b"backup") => match self.begin_backup(env) {
+            (Some(_), None) if verb == Some(b"backup") => match self.take_place(env) {
                 Ok(()) => return,
                 Err(reply) => reply,
             },

@@ -7,6 +7,8 @@ mod meta;
 mod refused;
 mod stats;
 
+pub(crate) use admin::Dump;
+
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -62,8 +64,8 @@ pub(crate) struct Session {
     swallow: usize,
     /// Where in its words a `get` or `gat` goes on that was paused.
     resume: usize,
-    /// A listing under way.
-    dump: Option<admin::Dump>,
+    /// A listing under way. Where the store [may wait for the disk](Engine::WAITS_FOR_DISK) whoever feeds the session has its [steps](Dump::step) taken elsewhere.
+    pub(crate) dump: Option<Dump>,
     login: login::Login,
     /// True once a byte was seen.
     begun: bool,
@@ -99,6 +101,10 @@ impl Session {
         self.blocked = false;
         while !self.closing {
             if self.out.len() >= OUT_BYTES_SOFT || self.unsettled_bytes >= UNSETTLED_BYTES_SOFT {
+                self.blocked = true;
+                break;
+            }
+            if E::WAITS_FOR_DISK && self.dump.is_some() {
                 self.blocked = true;
                 break;
             }

@@ -35,7 +35,7 @@ impl Session {
         let is = |name: &[u8]| name.starts_with(what);
         let out = &mut self.out;
         if is(b"reset") {
-            env.counters.reset(&env.engine.figures());
+            env.counters.reset(&env.figures());
             return write::line(out, "RESET");
         } else if is(b"detail") {
             return write::line(out, "CLIENT_ERROR stats detail not allowed");
@@ -70,7 +70,7 @@ impl Session {
 
     fn general<E: Engine>(&mut self, env: &Env<E>) {
         let out = &mut self.out;
-        let figures = env.engine.figures();
+        let figures = env.figures();
         let process = crate::process::usage();
         stat(out, "pid", std::process::id());
         stat(out, "uptime", env.started.elapsed().as_secs());
@@ -170,7 +170,7 @@ fn settings<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
 }
 
 fn items<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
-    let figures = env.engine.figures();
+    let figures = env.figures();
     if figures.items == 0 {
         return;
     }
@@ -193,7 +193,7 @@ fn slabs<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
         Count::CasHits,
         Count::TouchHits,
     ];
-    let figures = env.engine.figures();
+    let figures = env.figures();
     if figures.items > 0 {
         stat(out, "1:used_chunks", figures.items);
         for count in OF_ITEMS {
@@ -206,7 +206,7 @@ fn slabs<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
 
 /// How many items there are of which size, in memcached's bytes, rounded up to 32. Walks all of them.
 #[derive(Debug, Default)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     at: Walk,
     counts: BTreeMap<usize, u64>,
 }
@@ -233,7 +233,7 @@ impl Sizes {
 /// Items by name, of the one class that there is: as many as are asked for, all for 0, and no more than memcached's two megabytes of text. Keys that can be no
 /// word, which only base64 brings in, are left out.
 #[derive(Debug)]
-pub(super) struct Cached {
+pub(crate) struct Cached {
     /// Of a class that has none there is nothing to walk.
     at: Option<Walk>,
     items_left: u64,

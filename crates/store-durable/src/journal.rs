@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::fault::Fault;
-use crate::layout::{COMMIT_KEY, Commit, Content};
+use crate::layout::{COMMIT_BYTES, COMMIT_KEY, Commit, Content};
 use crate::versions::KEYSPACES;
 
 const TAG_BATCH: u8 = 1;
@@ -43,6 +43,8 @@ const NUMBER_STEP_MAX: u64 = 1 << 32;
 const BATCH_BYTES_MIN: u64 = 100;
 /// A file that is longer is followed by another when the engine writes its next table.
 const FULL_BYTES: u64 = 64_000_000;
+/// What is behind a bad record is read no more often than this, on the whole.
+const SEARCH_MAX: u64 = 64;
 /// How much is read and searched at once behind a bad record.
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -260,14 +262,11 @@ fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), found: &mut Found) -
     reader.seek(start).map_err(failed)?;
     let mut rest = Vec::new();
     reader.inner.read_to_end(&mut rest).map_err(failed)?;
-    for at in memchr::memchr_iter(TAG_BATCH, &rest) {
-        if rest.get(at + 13) != Some(&TAG_ENTRY) || at == 0 {
-            continue;
-        }
-        let mut slice = Reader { inner: io::Cursor::new(&rest[at..]), at: 0, file_bytes: (rest.len() - at) as u64 };
-        let Ok(frame) = read_batch(&mut slice) else { continue };
-        if tells_of_a_loss(&frame, at as u64, found) {
-            return Err(damaged(path, start, &format!("{why}, and whole batches follow")));
+    match search(&rest, found) {
+        Searched::Torn => {}
+        Searched::Lost => return Err(damaged(path, start, &format!("{why}, and whole batches follow"))),
+        Searched::Endless => {
+            return Err(damaged(path, start, &format!("{why}, and what follows takes too long to be told apart")));
         }
     }
     let filled = rest.chunks(ZEROS.len()).rposition(|piece| !is_zero(piece)).map_or(0, |last| (last + 1) * ZEROS.len());
@@ -275,21 +274,67 @@ fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), found: &mut Found) -
     Ok(())
 }
 
+/// What is behind a place where no batch can be read.
+#[derive(Debug, PartialEq, Eq)]
+enum Searched {
+    /// Nothing that says more than that a write was cut short.
+    Torn,
+    /// A whole batch that says that the missing one was on disk.
+    Lost,
+    /// Something says so, and it took too much to find out whether it is a batch.
+    Endless,
+}
+
+/// Looks for a batch that tells of a loss. What a client wrote may look like the beginning of a batch at every 34th byte, each of which is to be read to the end before its checksum shows that it is none: so batches
+/// are looked for only where a commit record of this store is, which a client cannot know how to write, and then for no more than [`SEARCH_MAX`] times the bytes that there are.
+fn search(rest: &[u8], found: &Found) -> Searched {
+    let tells = |at: usize| {
+        let record = rest.get(at + COMMIT_KEY.len()..).and_then(|behind| behind.get(..COMMIT_BYTES));
+        let commit = record.and_then(|record| Commit::decode(record).ok());
+        commit.is_some_and(|commit| commit_tells_of_a_loss(&commit, at as u64, found))
+    };
+    if !memchr::memmem::find_iter(rest, COMMIT_KEY).any(tells) {
+        return Searched::Torn;
+    }
+    let mut left = rest.len() as u64 * SEARCH_MAX;
+    for at in memchr::memchr_iter(TAG_BATCH, rest) {
+        if rest.get(at + 13) != Some(&TAG_ENTRY) || at == 0 {
+            continue;
+        }
+        let mut slice = Reader { inner: io::Cursor::new(&rest[at..]), at: 0, file_bytes: (rest.len() - at) as u64 };
+        let read = read_batch(&mut slice);
+        if read.is_ok_and(|frame| tells_of_a_loss(&frame, at as u64, found)) {
+            return Searched::Lost;
+        }
+        match left.checked_sub(slice.at) {
+            Some(less) => left = less,
+            None => return Searched::Endless,
+        }
+    }
+    Searched::Torn
+}
+
 /// True if a batch that stands `at` bytes behind a place where none can be read says that one there was on disk. Values of a torn batch hold what a client likes, batches too: it is none of ours if it is not of this
 /// incarnation, or counts on as none can that stands there.
 fn tells_of_a_loss(frame: &Frame, at: u64, found: &Found) -> bool {
-    let commit = &frame.commit;
+    let follows = found.last.is_none_or(|(_, number)| {
+        frame.number.checked_sub(number).is_some_and(|step| (1..=NUMBER_STEP_MAX).contains(&step))
+    });
+    follows && commit_tells_of_a_loss(&frame.commit, at, found)
+}
+
+/// As far as its commit record shows that, which stands no more than `at` bytes behind.
+fn commit_tells_of_a_loss(commit: &Commit, at: u64, found: &Found) -> bool {
     if commit.store != found.store || commit.synced >= commit.sequence {
         return false;
     }
     // The first of a file is on disk before the second is written.
-    let Some((last, number)) = found.last else { return true };
+    let Some((last, _)) = found.last else { return true };
     let missing = last.sequence.saturating_add(1);
     let behind =
         commit.sequence.checked_sub(missing).is_some_and(|behind| (1..=at / BATCH_BYTES_MIN).contains(&behind));
-    let follows = frame.number.checked_sub(number).is_some_and(|step| (1..=NUMBER_STEP_MAX).contains(&step));
     // The batches of an unsynced window may reach the disk in any order; one that was known to be there cannot be missing.
-    behind && follows && commit.synced >= missing
+    behind && commit.synced >= missing
 }
 
 fn damaged(path: &Path, at: u64, why: &str) -> Fault {
@@ -493,6 +538,37 @@ fn number<const N: usize>(rest: &mut &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What looks like the beginning of a batch of one entry, whose value goes on for so many bytes.
+    fn beginning(value_bytes: u32) -> Vec<u8> {
+        let mut out = vec![TAG_BATCH];
+        out.extend_from_slice(&1u32.to_le_bytes());
+        out.extend_from_slice(&9u64.to_le_bytes());
+        out.extend([TAG_ENTRY, TYPE_VALUE, 0]);
+        out.extend_from_slice(&KEYSPACE_ID.to_le_bytes());
+        out.extend_from_slice(&0u16.to_le_bytes());
+        out.extend_from_slice(&value_bytes.to_le_bytes());
+        out.extend_from_slice(&value_bytes.to_le_bytes());
+        out
+    }
+
+    #[test]
+    fn a_value_that_begins_a_batch_at_every_place_is_not_read_over_and_over() {
+        const BEGINNINGS: u32 = 100_000;
+        let last = Commit { store: 7, sequence: 10, synced: 10, ..Commit::default() };
+        let found = Found { last: Some((last, 5)), store: 7, ..Found::default() };
+        let begins = |at: u32| beginning((BEGINNINGS - at - 1) * 34);
+        let mut value: Vec<u8> = (0..BEGINNINGS).flat_map(begins).collect();
+        // To read each to its end would be 170 GB.
+        assert_eq!((value.len(), search(&value, &found)), (34 * BEGINNINGS as usize, Searched::Torn));
+        let commit = Commit { store: 7, sequence: 12, synced: 11, ..Commit::default() };
+        value.extend_from_slice(COMMIT_KEY);
+        value.extend_from_slice(&commit.encode());
+        assert_eq!(search(&value, &found), Searched::Endless, "this store's record, and no batch: never cut off");
+        let record = value.len() - COMMIT_BYTES;
+        value.splice(record.., Commit { store: 8, ..commit }.encode());
+        assert_eq!(search(&value, &found), Searched::Torn, "another store's");
+    }
 
     #[test]
     fn batches_are_in_doubt_until_one_behind_them_says_they_are_on_disk() {

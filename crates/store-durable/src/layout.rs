@@ -33,7 +33,7 @@ const HAS_FLAGS: u8 = 2;
 const HAS_EXPIRY: u8 = 4;
 const HAS_GENERATION: u8 = 8;
 const CHECK_BYTES: usize = 4;
-const COMMIT_BYTES: usize = 1 + 6 * 8 + 4 + 8;
+pub(crate) const COMMIT_BYTES: usize = 1 + 6 * 8 + 4 + 8;
 const GENERATIONS_BYTES: usize = 1 + 4 + 4 + 8;
 
 /// An item as it is stored.

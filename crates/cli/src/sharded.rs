@@ -149,6 +149,9 @@ fills it, and the same command, or one with another number, goes on where it sto
 Of dense numbers more shards make room for more numbers, and hold as many each as before. --dense makes shards smaller, or larger, for the numbers that there is room for: so shards \
 that grew too large for what the server packs are packed again.
 
+Redis and Valkey take all elements of a new shard at once, and do nothing else meanwhile: 1 to 1.3 µs an element, so some 25 ms for 20,000 and 160 ms for 125,000. Keep shards under \
+20,000 elements, and nobody waits 50 ms for it.
+
 Round trips: open 2; for every 32 shards, or as many as come from some 500 old ones, 3 on Redis and Valkey, else 5, and 1 for every 32 old ones that are brought together; and some 8.
 
 Examples:

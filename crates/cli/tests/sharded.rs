@@ -298,15 +298,25 @@ impl Scale<'_> {
         wait_within(patient(line.split_whitespace()).env("LARDER_STORE", self.url).spawn().unwrap(), patience)
     }
 
+    fn is_folder(&self) -> bool {
+        self.url.starts_with("file:")
+    }
+
     /// No add takes longer, a process and all: whoever meets a resharding, or what a killed one left, does its own part of it or goes by, and waits for nobody. A folder is opened anew behind
     /// each kill, which takes longer the more is in it, and used in turns.
     fn add_max(&self) -> Duration {
-        let opening_s = if self.url.starts_with("file:") { 10 + self.elements / 50_000 } else { 0 };
+        let opening_s = if self.is_folder() { 10 + self.elements / 50_000 } else { 0 };
         Duration::from_secs(5 + opening_s)
     }
 
     fn reshard(&self, elements_a_shard: u64) {
         self.on(&format!("reshard seen --shards {}", self.shards(elements_a_shard))).exits(0);
+    }
+
+    /// How many shards there are, or are to be, and whether elements are being moved to them.
+    fn stands(&self, group: &str) -> (String, bool) {
+        let stat = self.on(&format!("--json {group} stat seen")).json();
+        (stat["shards"].to_string(), !stat["moving_from"].is_null())
     }
 }
 
@@ -320,24 +330,75 @@ fn each_store(test: impl Fn(&str)) {
 
 /// How often a kill may come too late, for each that does not.
 const ATTEMPTS_A_KILL: u64 = 5;
-/// Reshards by a command that is killed at some moment of this time, with other shards each time, until so many were killed before they were done: how many it took. `look` is given how many
-/// there were before.
-fn reshard_and_kill(on: Scale, kills: u64, within: Duration, a_shard: [u64; 2], mut look: impl FnMut(u64)) -> u64 {
-    let (mut landed, mut attempts) = (0, 0);
-    while landed < kills {
-        assert!(attempts < ATTEMPTS_A_KILL * kills, "only {landed} of {attempts} were killed before they were done");
-        let shards = on.shards(a_shard[(attempts % 2) as usize]);
-        let mut child = patient(["reshard", "seen", "--shards", &shards]).env("LARDER_STORE", on.url).spawn().unwrap();
-        thread::sleep(within.mul_f64(fastrand::f64()));
+
+/// What became of reshardings that were killed.
+struct Killed {
+    attempts: u64,
+    /// How many were killed before they were done.
+    landed: u64,
+    /// How many were killed while they moved elements to shards that they had put in force themselves.
+    midway: u64,
+}
+
+/// Reshards by a command that is killed, with other shards each time, until so many were killed before they were done, and on a server half as many of them midway. `look` is given how many there were before.
+fn reshard_and_kill(
+    (on, group): (Scale, &str),
+    kills: u64,
+    within: Duration,
+    a_shard: [u64; 2],
+    mut look: impl FnMut(u64),
+) -> Killed {
+    let (mut landed, mut midway, mut attempts) = (0, 0, 0);
+    let (mut shards, mut moments) = (on.stands(group).0, Duration::ZERO..within);
+    // A folder tells nobody when it is midway: what became of its kills is told, and not asked for.
+    while landed < kills || 2 * midway < kills && !on.is_folder() {
+        let so_far = format!("of {attempts} {landed} were killed before they were done, {midway} of them midway");
+        assert!(attempts < ATTEMPTS_A_KILL * kills, "{so_far}");
+        // So many are in force only once this one has put them there, whatever those before have left.
+        let to = a_shard.map(|elements| on.shards(elements)).into_iter().find(|to| *to != shards);
+        let moving = (to.expect("two numbers of shards"), true);
+        let mut child =
+            patient(["reshard", "seen", "--shards", &moving.0]).env("LARDER_STORE", on.url).spawn().unwrap();
+        // One in four at any moment. A folder tells nobody how it stands while a command has its turn there.
+        let drawn = if attempts % 4 == 0 {
+            Duration::ZERO..moments.end
+        } else if on.is_folder() {
+            moments.clone()
+        } else {
+            while child.try_wait().unwrap().is_none() && on.stands(group) != moving {}
+            Duration::ZERO..within / 4
+        };
+        let moment = drawn.start + (drawn.end - drawn.start).mul_f64(fastrand::f64());
+        thread::sleep(moment);
         child.kill().unwrap();
         let status = child.wait().unwrap();
         // Whoever was not killed has done it.
         assert!(status.success() || status.signal().is_some(), "{status}");
+        let now = on.stands(group);
+        assert!(!status.success() || now == (moving.0.clone(), false), "one that was done has left {now:?}");
+        // A folder is opened the longer the more often it was killed: so the moments follow.
+        if status.success() {
+            moments = moments.start.min(moment / 2)..moment;
+        } else if now != moving {
+            moments = moment..moments.end.max(2 * moment);
+        }
         landed += u64::from(!status.success());
+        midway += u64::from(!status.success() && now == moving);
+        shards = now.0;
         look(attempts);
         attempts += 1;
     }
-    attempts
+    println!("{}: {group}: {landed} of {attempts} killed before they were done, {midway} of them midway", on.url);
+    Killed { attempts, landed, midway }
+}
+
+/// Says that it is over, also where the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// How long a resharding takes that nobody kills, so that those that are killed are so at any moment of theirs.
@@ -356,19 +417,21 @@ fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing() {
         let add = format!("sharded-set add seen --shards {} -", scale.shards(66));
         assert_eq!(put(url, &add, 0..members, |n| format!("{n}\n")), members);
         let is_over = AtomicBool::new(false);
-        let (attempts, (added, new, slowest)) = thread::scope(|scope| {
+        let (killed, (added, new, slowest)) = thread::scope(|scope| {
             let adder = scope.spawn(|| add_until(url, &is_over));
+            let over = Over(&is_over);
             let whole = time_of_a_reshard(|| scale.reshard(50));
-            let attempts = reshard_and_kill(scale, kills, whole, [28, 133], |attempt| {
+            let killed = reshard_and_kill((scale, "sharded-set"), kills, whole, [28, 133], |attempt| {
                 let len: u64 = scale.on("sharded-set len seen").exits(0).trim().parse().unwrap();
                 assert!(len >= members, "{len} after attempt {attempt}");
             });
             scale.reshard(50);
-            is_over.store(true, Ordering::Relaxed);
-            (attempts, adder.join().unwrap())
+            drop(over);
+            (killed, adder.join().unwrap())
         });
         println!(
-            "{url}: {members} members and {added} more, {kills} of {attempts} killed midway; the slowest add of 100, a process and all, {slowest:?}"
+            "{url}: {members} members and {added} more, {} of {} killed, {} of them midway; the slowest add of 100, a process and all, {slowest:?}",
+            killed.landed, killed.attempts, killed.midway
         );
         assert!(slowest < scale.add_max(), "an add took {slowest:?}");
         assert_eq!(new, added, "each x is new once, and nothing else is");
@@ -408,7 +471,7 @@ fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed() {
             let set = format!("{group} set seen --shards {} -", scale.shards(66));
             assert_eq!(put(url, &set, 0..elements, line(0)), elements);
             let whole = time_of_a_reshard(|| scale.reshard(40));
-            let attempts = reshard_and_kill(scale, kills, whole, [23, 100], |attempt| {
+            let killed = reshard_and_kill((scale, group), kills, whole, [23, 100], |attempt| {
                 // Those of the first tenth get another value, and ten more come.
                 let more = elements + 10 * attempt;
                 assert_eq!(put(url, &set, 0..elements / 10, line(attempt + 1)), 0, "{group}, attempt {attempt}");
@@ -417,6 +480,7 @@ fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed() {
                 assert!(from.elapsed() < scale.add_max(), "{group}, attempt {attempt}: {:?}", from.elapsed());
             });
             scale.reshard(80);
+            let attempts = killed.attempts;
             let value = |n: u64| if n < elements / 10 { attempts } else { 0 };
             let expected = (0..elements + 10 * attempts).map(|n| format!("e{n}\t{}", value(n)).into_bytes());
             let mut expected: Vec<Vec<u8>> = expected.collect();

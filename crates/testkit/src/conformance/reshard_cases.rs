@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use larder_structures::{Name, ShardedHash, ShardedSet, ShardedSortedSet};
 
 use super::{Bench, cases};
 use crate::faulty::{Fault, Faulty};
+use crate::yielding::Yielding;
 
 cases! {
     sharded_hashes_lose_nothing_when_a_resharding_dies_at_the_nth_op [Cas];
@@ -248,29 +249,104 @@ async fn sorted_sets_lose_nothing_under_eight_tasks_while_resharded(t: Bench) {
     under_eight_tasks(&t, Of::SortedSet).await;
 }
 
-/// Each task has elements of its own, of which it finds what it was told; and all put the same ones, new to one of them.
+/// What tasks do while a collection is resharded, until that is over; how many of their calls began and ended during one resharding is counted.
+pub(super) struct Meanwhile {
+    /// How many reshardings have begun and how many have ended, added up: odd while one is under way.
+    turns: AtomicU64,
+    is_over: AtomicBool,
+    /// Of each task, its calls that were wholly within a resharding.
+    within: Vec<AtomicU64>,
+}
+
+impl Meanwhile {
+    /// How often it is resharded at least: with each something new comes.
+    const RESHARDINGS_MIN: u64 = 4;
+    /// How often at the most, until each task had its calls within.
+    const RESHARDINGS_MAX: u64 = 1_000;
+    /// Calls within a resharding that each task is to have.
+    const WITHIN_MIN: u64 = 4;
+    /// After so many turns a task ends, whatever becomes of the reshardings.
+    const TURNS_MAX: u32 = 50_000;
+
+    pub(super) fn of(tasks: usize) -> Arc<Meanwhile> {
+        let within = (0..tasks).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Meanwhile { turns: AtomicU64::new(0), is_over: AtomicBool::new(false), within })
+    }
+
+    /// A handle's store for who reshards: one in the process answers at once, and would let nobody in between.
+    pub(super) fn yielding(store: &StoreRef) -> StoreRef {
+        Arc::new(Yielding(store.clone()))
+    }
+
+    /// Begins a resharding, to one of these numbers of shards in turn; `None` once each task had its calls within.
+    ///
+    /// # Panics
+    /// If one had too few.
+    pub(super) fn begin(&self, shards: &[u16]) -> Option<u16> {
+        let done = self.turns.load(Ordering::SeqCst) / 2;
+        let within: Vec<u64> = self.within.iter().map(|calls| calls.load(Ordering::SeqCst)).collect();
+        let is_enough = within.iter().all(|calls| *calls >= Meanwhile::WITHIN_MIN);
+        if done < Meanwhile::RESHARDINGS_MIN || (!is_enough && done < Meanwhile::RESHARDINGS_MAX) {
+            self.turns.fetch_add(1, Ordering::SeqCst);
+            return Some(shards[done as usize % shards.len()]);
+        }
+        self.is_over.store(true, Ordering::SeqCst);
+        println!("{done} reshardings; calls of each task within one: {within:?}");
+        assert!(is_enough, "of {done} reshardings the tasks met too few: {within:?}");
+        None
+    }
+
+    pub(super) fn end(&self) {
+        self.turns.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Makes a call of a task.
+    pub(super) async fn call<T>(&self, task: usize, call: impl Future<Output = T>) -> T {
+        let before = self.turns.load(Ordering::SeqCst);
+        let told = call.await;
+        if before % 2 == 1 && self.turns.load(Ordering::SeqCst) == before {
+            self.within[task].fetch_add(1, Ordering::SeqCst);
+        }
+        told
+    }
+
+    /// True once a task in this turn of its own has nothing to wait for any more.
+    pub(super) fn is_over(&self, turn: u32) -> bool {
+        self.is_over.load(Ordering::SeqCst) || turn >= Meanwhile::TURNS_MAX
+    }
+
+    /// How many of so many new things have come by this turn of a task: some before the first resharding, some with each of the next, all in the end.
+    pub(super) fn have_come(&self, turn: u32, all: u32) -> u32 {
+        let stages = Meanwhile::RESHARDINGS_MIN + 1;
+        let stage = (self.turns.load(Ordering::SeqCst).div_ceil(2) + 1).min(stages);
+        if self.is_over(turn) { all } else { (u64::from(all) * stage / stages) as u32 }
+    }
+}
+
+/// Each task has elements of its own, of which it finds what it was told; and all put the same ones, new to one of them, some of them with each resharding.
 async fn under_eight_tasks(t: &Bench, of: Of) {
     const TASKS: u32 = 8;
-    const OWN: u32 = 12;
     const SHARED: u32 = 60;
     let name = t.name("a");
     let handles = [Any::open(of, &t.store, &name, 3).await, Any::open(of, &t.store, &name, 3).await];
-    let new = Arc::new(AtomicU64::new(0));
+    let other = Any::open(of, &Meanwhile::yielding(&t.store), &name, 3).await;
+    let (new, meanwhile) = (Arc::new(AtomicU64::new(0)), Meanwhile::of(TASKS as usize));
     let workers = (0..TASKS).map(|task| {
-        let (any, new) = (handles[task as usize % 2].clone(), new.clone());
+        let (any, new, meanwhile) = (handles[task as usize % 2].clone(), new.clone(), meanwhile.clone());
         tokio::spawn(async move {
             let mut random = fastrand::Rng::with_seed(task.into());
-            let mut own = Model::new();
-            for turn in 0..SHARED {
-                new.fetch_add(any.put(&format!("shared-{turn}"), 7).await.into(), Ordering::Relaxed);
-                let element = format!("own-{task}-{}", random.u32(..OWN));
-                if random.u8(..4) == 0 {
-                    assert_eq!(any.remove(&element).await, own.remove(&element).is_some(), "{element}");
-                } else {
-                    let is_new = own.insert(element.clone(), any.as_found(turn)).is_none();
-                    assert_eq!(any.put(&element, turn).await, is_new, "{element}");
+            let (mut own, mut next) = (Model::new(), 0);
+            for turn in 0.. {
+                let come = meanwhile.have_come(turn, SHARED);
+                if next == SHARED && meanwhile.is_over(turn) {
+                    break;
                 }
-                assert_eq!(any.find(&element).await, own.get(&element).copied(), "{element} was acknowledged");
+                let shared = if next < come { next } else { random.u32(..next) };
+                next = next.max(shared + 1);
+                let element = format!("shared-{shared}");
+                let is_new = meanwhile.call(task as usize, any.put(&element, 7)).await;
+                new.fetch_add(is_new.into(), Ordering::Relaxed);
+                change_own(&any, (&meanwhile, task), &mut own, &mut random, turn).await;
                 // A store in the process answers at once, and lets nobody else in.
                 tokio::task::yield_now().await;
             }
@@ -278,19 +354,42 @@ async fn under_eight_tasks(t: &Bench, of: Of) {
         })
     });
     let workers: Vec<_> = workers.collect();
-    let other = Any::open(of, &t.store, &name, 3).await;
-    for shards in [7, 2, 9, 4] {
+    while let Some(shards) = meanwhile.begin(&[7, 2, 9, 5]) {
         other.reshard(shards).await.expect("a resharding");
+        meanwhile.end();
     }
     let mut model: Model = (0..SHARED).map(|turn| (format!("shared-{turn}"), other.as_found(7))).collect();
     for worker in workers {
         model.extend(worker.await.expect("no panic"));
     }
+    other.reshard(4).await.expect("a resharding");
     assert_eq!(new.load(Ordering::Relaxed), u64::from(SHARED), "each is new once");
     for any in [&handles[0], &handles[1], &other] {
         assert_eq!(any.all("at the end").await, model);
         assert_eq!((any.len().await, other.shards()), (model.len() as u64, 4));
     }
+}
+
+/// Puts an element that no other task has, or removes it, and finds what it was told.
+async fn change_own(
+    any: &Any,
+    (meanwhile, task): (&Meanwhile, u32),
+    own: &mut Model,
+    random: &mut fastrand::Rng,
+    turn: u32,
+) {
+    const OWN: u32 = 12;
+    let element = format!("own-{task}-{}", random.u32(..OWN));
+    let task = task as usize;
+    if random.u8(..4) == 0 {
+        let was_there = own.remove(&element).is_some();
+        assert_eq!(meanwhile.call(task, any.remove(&element)).await, was_there, "{element}");
+    } else {
+        let is_new = own.insert(element.clone(), any.as_found(turn)).is_none();
+        assert_eq!(meanwhile.call(task, any.put(&element, turn)).await, is_new, "{element}");
+    }
+    let found = meanwhile.call(task, any.find(&element)).await;
+    assert_eq!(found, own.get(&element).copied(), "{element} was acknowledged");
 }
 
 /// Remembers what is written to items of the index 0: maps.

@@ -12,6 +12,7 @@ use larder_layers::Counting;
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{Kind, Name, ShardedHash, ShardedSet};
 
+use super::reshard_cases::Meanwhile;
 use super::{Bench, cases};
 use crate::faulty::{Fault, Faulty};
 
@@ -97,26 +98,40 @@ async fn sharded_hashes_agree_with_a_model(t: Bench) {
     }
 }
 
+/// All add the same members, a part of them after the other, and some parts with each resharding.
 async fn sharded_sets_tell_a_new_member_once_under_eight_tasks_while_resharded(t: Bench) {
-    const MEMBERS: u64 = 400;
+    const TASKS: usize = 8;
+    const PARTS: u32 = 25;
+    const A_PART: u32 = 16;
+    const MEMBERS: u64 = (PARTS * A_PART) as u64;
     let name = t.name("a");
     let handles = [set(&t.store, &name, 3).await, set(&t.store, &name, 3).await];
-    let new = Arc::new(AtomicU64::new(0));
-    let is_over = Arc::new(AtomicBool::new(false));
-    let adders = (0..8usize).map(|task| {
-        let (set, new) = (handles[task % 2].clone(), new.clone());
+    let other = set(&Meanwhile::yielding(&t.store), &name, 3).await;
+    let (new, meanwhile) = (Arc::new(AtomicU64::new(0)), Meanwhile::of(TASKS));
+    let adders = (0..TASKS).map(|task| {
+        let (set, new, meanwhile) = (handles[task % 2].clone(), new.clone(), meanwhile.clone());
         tokio::spawn(async move {
-            let mut members: Vec<u64> = (0..MEMBERS).collect();
-            fastrand::shuffle(&mut members);
-            for part in members.chunks(16) {
-                let told = set.add(part.iter().map(u64::to_string)).await.expect("an add");
+            let mut next = 0;
+            for turn in 0.. {
+                let come = meanwhile.have_come(turn, PARTS);
+                if next == PARTS && meanwhile.is_over(turn) {
+                    break;
+                }
+                let part = if next < come { next } else { fastrand::u32(..next) };
+                next = next.max(part + 1);
+                let mut members: Vec<u32> = (part * A_PART..(part + 1) * A_PART).collect();
+                fastrand::shuffle(&mut members);
+                let told = meanwhile.call(task, set.add(members.iter().map(u32::to_string))).await.expect("an add");
                 new.fetch_add(told.into_iter().filter(|new| *new).count() as u64, Ordering::Relaxed);
-                assert!(set.has(part[0].to_string()).await.expect("a look"), "{} was acknowledged", part[0]);
+                let is_there = meanwhile.call(task, set.has(members[0].to_string())).await.expect("a look");
+                assert!(is_there, "{} was acknowledged", members[0]);
+                // A store in the process answers at once, and lets nobody else in.
+                tokio::task::yield_now().await;
             }
         })
     });
     let adders: Vec<_> = adders.collect();
-    let other = set(&t.store, &name, 3).await;
+    let is_over = Arc::new(AtomicBool::new(false));
     let watcher = {
         let (set, is_over) = (handles[0].clone(), is_over.clone());
         tokio::spawn(async move {
@@ -125,13 +140,13 @@ async fn sharded_sets_tell_a_new_member_once_under_eight_tasks_while_resharded(t
                 let now = set.len().await.expect("a length");
                 assert!((last..=MEMBERS).contains(&now), "{last} members, then {now}");
                 last = now;
-                // A store in the process answers at once, and lets nobody else in.
                 tokio::task::yield_now().await;
             }
         })
     };
-    for shards in [7, 2, 9] {
+    while let Some(shards) = meanwhile.begin(&[7, 2, 9, 5]) {
         other.reshard(shards).await.expect("a resharding");
+        meanwhile.end();
     }
     for adder in adders {
         adder.await.expect("no panic");

@@ -190,11 +190,13 @@ impl Options {
         let before = origin.map(|origin| origin.restores).max(seen);
         let restores = before.map_or(0, |before| before.saturating_add(1));
         let identity = Identity { store, incarnation: random()?, restores };
-        place.begin(identity, true)?;
-        let filled = self.fill(&place.engine(), identity, &mut reader, tell).and_then(|noted| place.note(&noted, true));
-        match filled {
+        let done = place
+            .begin(identity, true)
+            .and_then(|()| self.fill(&place.engine(), identity, &mut reader, tell))
+            .and_then(|noted| place.note(&noted, true))
+            .and_then(|()| place.finish(identity));
+        match done {
             Ok(()) => {
-                place.finish(identity)?;
                 place.name_lock(identity);
                 Ok(reader.totals())
             }

@@ -172,10 +172,10 @@ impl Unsettled {
         self.wake(|ticket| ticket <= last);
     }
 
-    /// Forgets what is settled and too much, where nobody decides who would.
+    /// Forgets what is settled and too much, where nobody decides who would. Whoever decides may read the disk meanwhile: he is not waited for.
     pub(crate) fn trim(&self) {
         let settled = self.settled.load(Ordering::Acquire);
-        self.shards.iter().for_each(|shard| shard.lock().trim(settled));
+        self.shards.iter().filter_map(|shard| shard.try_lock()).for_each(|mut shard| shard.trim(settled));
     }
 
     /// Nothing is settled any more; see [`Shared::failure`](crate::committer::Shared::failure).

@@ -44,7 +44,11 @@ const BATCH_BYTES_MIN: u64 = 100;
 /// A file that is longer is followed by another when the engine writes its next table.
 const FULL_BYTES: u64 = 64_000_000;
 /// What is behind a bad record is read no more often than this, on the whole.
-const SEARCH_MAX: u64 = 64;
+const SEARCH_MAX: u64 = 8;
+/// Before a batch's entries: what it is, how many there are, and its number.
+const BATCH_HEAD_BYTES: usize = 1 + 4 + 8;
+/// Before an entry's key.
+const ENTRY_HEAD_BYTES: usize = 3 + 8 + 2 + 4 + 4;
 /// How much is read and searched at once behind a bad record.
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -285,33 +289,73 @@ enum Searched {
     Endless,
 }
 
-/// Looks for a batch that tells of a loss. What a client wrote may look like the beginning of a batch at every 34th byte, each of which is to be read to the end before its checksum shows that it is none: so batches
-/// are looked for only where a commit record of this store is, which a client cannot know how to write, and then for no more than [`SEARCH_MAX`] times the bytes that there are.
+/// A commit record that tells of a loss, if it is a batch's: where its entry begins, and how many entries its batch has before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Teller {
+    at: usize,
+    items: u32,
+    sequence: u64,
+}
+
+/// Looks for a batch that tells of a loss. What a client wrote may look like the beginning of a batch at every 34th byte, each of which is to be read to the end before its checksum shows that it is none. So commit records of
+/// this store are looked for first, which a client cannot know how to write, and then for batches that end with one of them, in no more than [`SEARCH_MAX`] times the bytes that there are.
 fn search(rest: &[u8], found: &Found) -> Searched {
-    let tells = |at: usize| {
-        let record = rest.get(at + COMMIT_KEY.len()..).and_then(|behind| behind.get(..COMMIT_BYTES));
-        let commit = record.and_then(|record| Commit::decode(record).ok());
-        commit.is_some_and(|commit| commit_tells_of_a_loss(&commit, at as u64, found))
-    };
-    if !memchr::memmem::find_iter(rest, COMMIT_KEY).any(tells) {
-        return Searched::Torn;
-    }
+    let tellers = tellers(rest, found);
+    let Some(first) = tellers.first() else { return Searched::Torn };
+    // Where no batch is before this place, its own record may be what is left of it: nothing is written behind a file's first batch before that is on disk.
+    let may_be_its_own = found.last.is_none() && tellers.iter().all(|teller| teller.sequence == first.sequence);
     let mut left = rest.len() as u64 * SEARCH_MAX;
-    for at in memchr::memchr_iter(TAG_BATCH, rest) {
-        if rest.get(at + 13) != Some(&TAG_ENTRY) || at == 0 {
+    for at in memchr::memchr_iter(TAG_BATCH, rest).filter(|at| *at > 0) {
+        if left == 0 {
+            return if may_be_its_own { Searched::Torn } else { Searched::Endless };
+        }
+        let Some((bytes, items)) = end_of_entries(&rest[at..], &mut left) else { continue };
+        let teller = tellers.binary_search_by_key(&(at + bytes), |teller| teller.at);
+        if !teller.is_ok_and(|nth| tellers[nth].items == items) {
             continue;
         }
         let mut slice = Reader { inner: io::Cursor::new(&rest[at..]), at: 0, file_bytes: (rest.len() - at) as u64 };
-        let read = read_batch(&mut slice);
-        if read.is_ok_and(|frame| tells_of_a_loss(&frame, at as u64, found)) {
+        if read_batch(&mut slice).is_ok_and(|frame| tells_of_a_loss(&frame, at as u64, found)) {
             return Searched::Lost;
         }
-        match left.checked_sub(slice.at) {
-            Some(less) => left = less,
-            None => return Searched::Endless,
-        }
+        left = left.saturating_sub(slice.at);
     }
     Searched::Torn
+}
+
+/// All commit records that tell of a loss, in their order.
+fn tellers(rest: &[u8], found: &Found) -> Vec<Teller> {
+    let mut head = vec![TAG_ENTRY, TYPE_VALUE, 0];
+    head.extend_from_slice(&KEYSPACE_ID.to_le_bytes());
+    head.extend_from_slice(&(COMMIT_KEY.len() as u16).to_le_bytes());
+    head.extend_from_slice(&(COMMIT_BYTES as u32).to_le_bytes());
+    head.extend_from_slice(&(COMMIT_BYTES as u32).to_le_bytes());
+    head.extend_from_slice(COMMIT_KEY);
+    let teller = |at: usize| {
+        let commit = Commit::decode(rest.get(at + head.len()..)?.get(..COMMIT_BYTES)?).ok()?;
+        let teller = Teller { at, items: commit.items, sequence: commit.sequence };
+        commit_tells_of_a_loss(&commit, at as u64, found).then_some(teller)
+    };
+    memchr::memmem::find_iter(rest, &head).filter_map(teller).collect()
+}
+
+/// Where the entries of what begins as a batch does end, but for its last one, and how many those are: by their lengths alone. Each takes what its head has from what is `left` to be read.
+fn end_of_entries(batch: &[u8], left: &mut u64) -> Option<(usize, u32)> {
+    let items = u32::from_le_bytes(*batch.get(1..)?.first_chunk()?).checked_sub(1)?;
+    let mut at = BATCH_HEAD_BYTES;
+    for _ in 0..items {
+        let mut head = batch.get(at..)?.get(..ENTRY_HEAD_BYTES)?;
+        if head[0] != TAG_ENTRY || *left == 0 {
+            return None;
+        }
+        *left = left.saturating_sub(ENTRY_HEAD_BYTES as u64);
+        #[cfg(test)]
+        tests::worked(ENTRY_HEAD_BYTES);
+        head = &head[3..];
+        let (_, key_bytes, value_bytes) = (number::<8>(&mut head), number::<2>(&mut head), number::<4>(&mut head));
+        at = at.checked_add(ENTRY_HEAD_BYTES + key_bytes as usize + value_bytes as usize)?;
+    }
+    Some((at, items))
 }
 
 /// True if a batch that stands `at` bytes behind a place where none can be read says that one there was on disk. Values of a torn batch hold what a client likes, batches too: it is none of ours if it is not of this
@@ -394,6 +438,8 @@ impl<R: BufRead> Reader<R> {
             }
             take(piece);
             let taken = piece.len();
+            #[cfg(test)]
+            tests::worked(taken);
             self.inner.consume(taken);
             self.at += taken as u64;
             bytes -= taken;
@@ -463,8 +509,7 @@ fn read_entry<R: BufRead>(
     content: &mut Content,
     commit: &mut Option<Vec<u8>>,
 ) -> Result<(), Stop> {
-    const HEAD_BYTES: usize = 3 + 8 + 2 + 4 + 4;
-    let head: [u8; HEAD_BYTES] = reader.field()?;
+    let head: [u8; ENTRY_HEAD_BYTES] = reader.field()?;
     let [TAG_ENTRY, kind @ (TYPE_VALUE | TYPE_REMOVED), 0, rest @ ..] = &head else {
         return Err(Stop::Bad("a batch has an entry that is none"));
     };
@@ -493,8 +538,8 @@ fn read_entry<R: BufRead>(
     Ok(())
 }
 
-/// A batch, for fuzzing: as the engine writes it.
-#[cfg(feature = "fuzzing")]
+/// A batch, for tests and fuzzing: as the engine writes it.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn framed(number: u64, entries: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
     let mut out = vec![TAG_BATCH];
     out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
@@ -536,13 +581,82 @@ fn number<const N: usize>(rest: &mut &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
-    /// What looks like the beginning of a batch of one entry, whose value goes on for so many bytes.
+    thread_local! {
+        static WORK: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// So many bytes were read, or hashed.
+    pub(crate) fn worked(bytes: usize) {
+        WORK.set(WORK.get() + bytes as u64);
+    }
+
+    /// What is found in a journal of these bytes, and how many bytes were read for each of them.
+    fn look(bytes: &[u8]) -> (Result<Found, Fault>, u64) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("1.jnl"), bytes).unwrap();
+        WORK.set(0);
+        (verify(folder.path(), 7, false, 0), WORK.get() / bytes.len() as u64)
+    }
+
+    /// The batch of a value under one key, of which all before is on disk.
+    fn batch(sequence: u64, value: &[u8]) -> Vec<u8> {
+        let mut content = Content::default();
+        content.add(b"\x02k", Some(value));
+        let (items, content) = (content.items, content.sum());
+        let commit = Commit { sequence, synced: sequence - 1, store: 7, items, content, ..Commit::default() };
+        let entries = [(b"\x02k".to_vec(), Some(value.to_vec())), (COMMIT_KEY.to_vec(), Some(commit.encode()))];
+        framed(sequence, &entries)
+    }
+
+    /// A value of what look like the beginnings of batches, of which all end so many bytes behind it.
+    fn beginnings(bytes_behind: u32) -> Vec<u8> {
+        const COUNT: u32 = (1 << 20) / 34;
+        (0..COUNT).flat_map(|at| beginning((COUNT - at - 1) * 34 + bytes_behind)).collect()
+    }
+
+    #[test]
+    fn a_torn_value_of_beginnings_of_batches_is_read_a_few_times() {
+        let (first, whole) = (batch(1, b"v"), batch(2, &[&beginnings(0)[..], &[9; 300]].concat()));
+        let torn = &whole[..whole.len() - 150];
+        let (found, times) = look(&[&first[..], torn].concat());
+        assert!(found.unwrap().torn_bytes > 1 << 19);
+        assert!(times < 4, "{times} times");
+        // What stands behind it is found.
+        let (found, times) = look(&[&first[..], torn, &batch(3, b"v")].concat());
+        let told = found.unwrap_err().detail;
+        assert!(told.ends_with("and whole batches follow") && times < 4, "{times} times: {told}");
+    }
+
+    /// Whoever writes that knows the store, or its own record stands where all of them end.
+    #[test]
+    fn beginnings_of_batches_before_a_commit_record_of_the_store_are_read_a_few_times() {
+        let first = batch(1, b"v");
+        let bad = batch(3, b"");
+        let record = &bad[BATCH_HEAD_BYTES + ENTRY_HEAD_BYTES + 2..];
+        let torn = batch(2, &[&beginnings(0), record].concat());
+        let (found, times) = look(&[&first[..], &torn[..torn.len() - 50]].concat());
+        let told = found.unwrap_err().detail;
+        assert!(told.ends_with("takes too long to be told apart") && times < 16, "{times} times: {told}");
+        // The first batch of a file, of which a power cut took the first sector alone.
+        let mut torn = batch(2, &beginnings(0));
+        torn[..512].fill(0);
+        let (found, times) = look(&torn);
+        assert_eq!(found.unwrap().torn_bytes, torn.len() as u64);
+        assert!(times < 16, "{times} times");
+        // But not with another batch behind it.
+        let (found, times) = look(&[&torn[..], &batch(3, b"v")].concat());
+        assert!(found.is_err() && times < 16, "{times} times");
+    }
+
+    /// What looks like the beginning of a batch of one entry besides its commit record, whose value goes on for so many bytes.
     fn beginning(value_bytes: u32) -> Vec<u8> {
         let mut out = vec![TAG_BATCH];
-        out.extend_from_slice(&1u32.to_le_bytes());
+        out.extend_from_slice(&2u32.to_le_bytes());
         out.extend_from_slice(&9u64.to_le_bytes());
         out.extend([TAG_ENTRY, TYPE_VALUE, 0]);
         out.extend_from_slice(&KEYSPACE_ID.to_le_bytes());
@@ -558,16 +672,19 @@ mod tests {
         let last = Commit { store: 7, sequence: 10, synced: 10, ..Commit::default() };
         let found = Found { last: Some((last, 5)), store: 7, ..Found::default() };
         let begins = |at: u32| beginning((BEGINNINGS - at - 1) * 34);
-        let mut value: Vec<u8> = (0..BEGINNINGS).flat_map(begins).collect();
+        let value: Vec<u8> = (0..BEGINNINGS).flat_map(begins).collect();
         // To read each to its end would be 170 GB.
         assert_eq!((value.len(), search(&value, &found)), (34 * BEGINNINGS as usize, Searched::Torn));
-        let commit = Commit { store: 7, sequence: 12, synced: 11, ..Commit::default() };
-        value.extend_from_slice(COMMIT_KEY);
-        value.extend_from_slice(&commit.encode());
-        assert_eq!(search(&value, &found), Searched::Endless, "this store's record, and no batch: never cut off");
-        let record = value.len() - COMMIT_BYTES;
-        value.splice(record.., Commit { store: 8, ..commit }.encode());
-        assert_eq!(search(&value, &found), Searched::Torn, "another store's");
+        let commit = Commit { store: 7, sequence: 12, synced: 11, items: 1, ..Commit::default() };
+        let record =
+            |commit: Commit| framed(6, &[(COMMIT_KEY.to_vec(), Some(commit.encode()))])[BATCH_HEAD_BYTES..].to_vec();
+        let with = |commit| [&value[..], &record(commit)].concat();
+        assert_eq!(
+            search(&with(commit), &found),
+            Searched::Endless,
+            "this store's record, and no batch: never cut off"
+        );
+        assert_eq!(search(&with(Commit { store: 8, ..commit }), &found), Searched::Torn, "another store's");
     }
 
     #[test]

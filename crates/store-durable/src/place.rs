@@ -264,13 +264,15 @@ impl Place {
 
     /// Removes what was made so far, and the folder where it was not there before.
     pub(crate) fn abandon(self, with_folder: bool) {
-        // Where that fails, the folder still says that it is no store.
-        let noted = || match fs::remove_file(self.folder.join(STATE)) {
+        let is_gone = |removed: std::io::Result<()>| match removed {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
-        let removed = fs::remove_dir_all(self.engine()).and_then(|()| noted());
-        let removed = removed.and_then(|()| fs::remove_file(self.folder.join(IDENTITY)));
+        // Where that fails, the folder still says that it is no store.
+        let removed = is_gone(fs::remove_dir_all(self.engine()));
+        let removed = removed.and_then(|()| is_gone(fs::remove_file(self.folder.join(STATE))));
+        let removed = removed.and_then(|()| is_gone(fs::remove_file(self.folder.join(IDENTITY))));
+        BEGUN.iter().for_each(|name| _ = fs::remove_file(self.folder.join(name)));
         if with_folder && removed.is_ok() {
             _ = fs::remove_file(self.folder.join(LOCK)).and_then(|()| fs::remove_dir(&self.folder));
         }

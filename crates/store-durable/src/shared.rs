@@ -95,7 +95,9 @@ fn keep(options: &Options, asked: &Receiver<Ask>, store: Arc<DurableStore>) {
             // Whoever asked may have given up meanwhile.
             Ok(Ask { reply, .. }) if reply.is_closed() => {}
             Ok(Ask { since, reply }) => {
-                let store = open.take().map_or_else(|| opened(since), Ok);
+                // One that has failed writes nothing until it is opened anew, and whoever reads would keep it for good.
+                let whole = open.take().filter(|store| store.shared().failure().is_none());
+                let store = whole.map_or_else(|| opened(since), Ok);
                 open = store.as_ref().ok().cloned();
                 _ = reply.send(store);
             }
@@ -160,5 +162,44 @@ impl Drop for SharedStore {
 impl fmt::Debug for SharedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedStore").field("store", &self.profile.store).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{Key, PutMode, StoreExt, Ttl, Want};
+
+    use super::*;
+    use crate::fault::{Fault, Harm};
+
+    async fn put(store: &SharedStore) -> Result<()> {
+        let put = Op::put(Key::new("k")?, PutMode::Set, "v", Ttl::Never);
+        store.run_one(Ctx::default(), put).await.map(drop)
+    }
+
+    /// The disk has recovered, and somebody reads all the time.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_store_that_has_failed_is_opened_anew_though_it_is_asked_for_all_the_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let shared = Arc::new(Options::new(folder.path()).wait(Duration::from_secs(20)).open_shared().unwrap());
+        put(&shared).await.unwrap();
+        let reader = tokio::spawn({
+            let shared = shared.clone();
+            async move {
+                while shared.run_one(Ctx::default(), Op::get(Key::new("k").unwrap(), Want::VALUE)).await.is_ok() {
+                    tokio::time::sleep(LINGER / 6).await;
+                }
+            }
+        });
+        let store = shared.get(Ctx::default()).await.unwrap();
+        store.shared().fail(&Fault { harm: Harm::Unavailable, detail: "as a disk does".to_owned() });
+        drop(store);
+        let until = Instant::now() + Duration::from_secs(10);
+        while let Err(error) = put(&shared).await {
+            assert!(Instant::now() < until, "{error}");
+            tokio::time::sleep(LINGER / 6).await;
+        }
+        assert!(!reader.is_finished(), "nobody who reads is told of it");
+        reader.abort();
     }
 }

@@ -44,7 +44,7 @@ impl Timer {
             {
                 // What cannot be synced is told to whoever writes next.
                 _ = shared.sync_now();
-                sync_at = Instant::now() + interval;
+                sync_at = Instant::now() + interval * 2;
             }
             if Instant::now() >= chores_at {
                 chores_at = Instant::now() + CHORES_EVERY;
@@ -144,7 +144,38 @@ mod tests {
     use larder_core::{Ctx, Key, Op, PutMode, Store, Ttl};
 
     use super::*;
-    use crate::Options;
+    use crate::{Direct, DirectNext, Options};
+
+    /// As where its table is on a disk that stands still.
+    #[test]
+    fn an_item_that_is_read_for_long_holds_up_no_sync() {
+        let folder = tempfile::tempdir().unwrap();
+        let every = Sync::Every(Duration::from_millis(20));
+        let direct = Direct::new(Options::new(folder.path()).sync(every).open().unwrap());
+        let shared = direct.store().shared();
+        thread::scope(|scope| {
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let direct = &direct;
+            scope.spawn(move || {
+                direct.update(b"slow", |_, _| {
+                    _ = released.recv();
+                    DirectNext::Keep
+                })
+            });
+            // Where the timer waits for it, it comes to that meanwhile.
+            let begun = Instant::now();
+            while begun.elapsed() < CHORES_EVERY * 3 {
+                direct.store().nudge(Request::Nothing);
+                thread::sleep(Duration::from_millis(5));
+                let asked = Instant::now();
+                while shared.synced.load(Ordering::Acquire) < shared.written.load(Ordering::Acquire) {
+                    assert!(asked.elapsed() < CHORES_EVERY * 10, "nobody syncs");
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
+            drop(release);
+        });
+    }
 
     const INTERVAL: Duration = Duration::from_millis(400);
 

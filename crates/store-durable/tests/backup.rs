@@ -245,6 +245,58 @@ async fn a_restore_that_fails_leaves_no_store_behind() {
     assert_eq!(get(&open(&to), "k99").await.unwrap().len(), 20_000);
 }
 
+/// The folder cannot be made a store's to begin with, or not be told to be whole.
+#[tokio::test]
+async fn a_restore_that_fails_at_its_beginning_leaves_no_store_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let store = open(&from);
+    set(&store, "k", "v").await.unwrap();
+    let dump = backup(&store);
+    // A folder of another's stands where the store says whose it is.
+    std::fs::create_dir_all(to.join("larder.new/x")).unwrap();
+    let error = restore(&to, &dump).unwrap_err();
+    assert!(error.to_string().contains(&format!("file:{}", to.display())), "{error}");
+    assert!(!to.join("engine").exists() && !to.join("larder").exists(), "{error}");
+}
+
+/// A dump that does something when it is read.
+struct Reading<'a>(&'a [u8], &'a dyn Fn());
+
+impl std::io::Read for Reading<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        (self.1)();
+        self.0.read(into)
+    }
+}
+
+/// Where the store is told to be one, a link leads nowhere: from the beginning, or when all is written.
+#[tokio::test]
+async fn a_restore_that_cannot_tell_of_its_beginning_or_end_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let store = open(&from);
+    set(&store, "k", "v").await.unwrap();
+    let dump = backup(&store);
+    let plant = || {
+        _ = std::fs::create_dir(&to);
+        _ = std::os::unix::fs::symlink(folder.path().join("nowhere/file"), to.join("larder.new"));
+    };
+    for at_its_end in [false, true] {
+        let reading = Reading(&dump, if at_its_end { &|| () } else { &plant });
+        let mut tell = |_| {
+            if at_its_end {
+                plant()
+            }
+        };
+        let told = Options::new(&to).restore(reading, &mut tell).unwrap_err().to_string();
+        assert!(told.contains("cannot be written") && told.contains(&format!("file:{}", to.display())), "{told}");
+        assert!(!to.exists(), "at its end: {at_its_end}");
+    }
+    restore(&to, &dump).unwrap();
+    assert_eq!(get(&open(&to), "k").await.unwrap(), "v");
+}
+
 #[tokio::test]
 async fn a_restore_that_was_killed_is_no_store_until_it_is_restored_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -368,6 +368,26 @@ async fn a_clock_set_back_brings_nothing_back_though_nothing_was_written_since()
     assert_eq!(open().stats().unwrap().sequence, sequence);
 }
 
+/// One small batch takes less than what is to stay free.
+#[tokio::test]
+async fn a_clock_set_back_brings_nothing_back_though_the_disk_has_no_room_for_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let year = Duration::from_secs(365 * 86_400);
+    let clock = Arc::new(ManualClock::at(2 * year));
+    let options = || Options::new(folder.path()).clock(clock.clone());
+    let life = Duration::from_secs(6_500);
+    run(&options().open().unwrap(), put("over", "v", 0, Ttl::After(life))).await.unwrap();
+    clock.advance(life + Duration::from_secs(1));
+    let store = options().reserve_bytes(u64::MAX).open().unwrap();
+    assert_eq!(set(&store, "k", "v").await.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(item(&store, "over").await, None);
+    drop(store);
+    clock.set_wall(year);
+    let store = options().open().unwrap();
+    assert_eq!(item(&store, "over").await, None);
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 1, "nothing was removed meanwhile");
+}
+
 /// Commands that look at something open the folder, read, and close it again.
 #[tokio::test]
 async fn a_turn_that_only_reads_writes_nothing_unless_it_told_what_is_over() {
@@ -600,18 +620,17 @@ impl Probe {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_is_on_disk_after_the_interval_and_a_sync() {
-    const INTERVAL: Duration = Duration::from_millis(100);
-    const SLACK: Duration = Duration::from_secs(1);
+/// How long what was acknowledged was not on disk at the most, and the most that the timer may leave it so; both as found in some seconds.
+async fn window(interval: Duration, slack: Duration) -> (Duration, Duration) {
+    const TIME: Duration = Duration::from_secs(3);
     let folder = tempfile::tempdir().unwrap();
-    let store = Options::new(folder.path().join("store")).sync(Sync::Every(INTERVAL)).open().unwrap();
+    let store = Options::new(folder.path().join("store")).sync(Sync::Every(interval)).open().unwrap();
     let probe = Probe::start(folder.path().join("probe"));
     // What was acknowledged and is not known to be on disk: since when, and the number of its batch.
     let mut waiting = VecDeque::new();
     let (mut oldest, mut syncs, mut synced) = (Duration::ZERO, 0, 0);
-    let until = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < until {
+    let begun = Instant::now();
+    while begun.elapsed() < TIME {
         set(&store, "k", vec![7; fastrand::usize(..2_000)]).await.unwrap();
         waiting.push_back((Instant::now(), store.stats().unwrap().sequence));
         let now = Instant::now();
@@ -624,10 +643,26 @@ async fn what_was_acknowledged_is_on_disk_after_the_interval_and_a_sync() {
         oldest = oldest.max(waiting.front().map_or(Duration::ZERO, |(since, _)| now - *since));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    assert!(syncs > 3 && oldest > interval / 4, "{syncs} syncs, and {oldest:?}: they are not those of the timer");
     // Written while one sync was under way, it waits for that, for the interval, and for the next.
-    let most = INTERVAL + probe.worst() * 2 + SLACK;
-    assert!(oldest <= most, "{oldest:?} after it was acknowledged a write was not on disk; {most:?} is the most");
-    assert!(syncs > 3 && oldest > INTERVAL / 4, "{syncs} syncs, and {oldest:?}: they are not those of the timer");
+    (oldest, interval + probe.worst() * 2 + slack)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_is_on_disk_after_the_interval_and_a_sync() {
+    const INTERVAL: Duration = Duration::from_millis(400);
+    // Less than half an interval: one that was twice as long is found.
+    const SLACK: Duration = Duration::from_millis(150);
+    let mut found = Vec::new();
+    // What others do on the machine may come to the store's sync, and not to the probe's: once, not each time.
+    while found.len() < 4 {
+        let (oldest, most) = window(INTERVAL, SLACK).await;
+        if oldest <= most {
+            return;
+        }
+        found.push((oldest, most));
+    }
+    panic!("so long after it was acknowledged a write was not on disk, and that is the most: {found:?}");
 }
 
 /// What waits for another process ends with the store, and nobody waits for those who have given up.

@@ -25,8 +25,11 @@ impl Committer {
     /// The last that is done: what stands in front goes into the engine, a piece of what is over, or is to be swept, goes from it, and the time is noted. A store that is used in turns is not open for as long as it takes the
     /// timer to ask for that. What fails here is found by whoever opens the store next.
     pub(super) fn close(mut self) {
-        if self.move_all().is_err() || self.shared.failure().is_some() || self.shared.check_room().is_err() {
+        if self.move_all().is_err() || self.shared.failure().is_some() {
             return;
+        }
+        if self.shared.check_room().is_err() {
+            return self.note_time();
         }
         self.begin_round();
         if self.shared.expiry.is_due(self.now_ms()) {

@@ -198,9 +198,9 @@ impl Round {
     async fn cycle(&mut self, cycle: u64) {
         let mut sorts: Vec<Sort> = SORTS.to_vec();
         self.rng.shuffle(&mut sorts);
-        let mut witnesses = Vec::new();
+        let (mut witnesses, keeps) = (Vec::new(), self.server.keeps());
         for sort in sorts.into_iter().take(SUBJECTS) {
-            let subject = Subject::new(sort, format!("{sort:?}-{cycle}"));
+            let subject = Subject::new(sort, format!("{sort:?}-{cycle}"), keeps);
             match Witness::open(subject, &self.stores[0], 0).await {
                 Ok(witness) => witnesses.push(witness),
                 Err(error) => self.wrong(sort, &format!("cannot be made: {error}")),
@@ -220,11 +220,11 @@ impl Round {
             let given_out = (given.acked.len() + given.unknown.len()) as u64;
             self.found.count("operations checked", given_out);
             // Of what is gone with its server it is checked that this is told, and no more.
-            let (unknown, checked) = (given.unknown.len() as u64, u64::from(self.server.keeps()));
+            let (unknown, checked) = (given.unknown.len() as u64, u64::from(keeps));
             self.found.count(FULLY_CHECKED, checked * given_out);
             self.found.count(AMBIGUOUS, unknown);
             self.found.count(AMBIGUOUS_FULLY_CHECKED, checked * unknown);
-            if self.server.keeps() { self.is_whole(witness).await } else { self.is_told(witness).await }
+            if keeps { self.is_whole(witness).await } else { self.is_told(witness).await }
         }
     }
 

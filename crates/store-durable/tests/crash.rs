@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use common::syncs::refuse_syncs;
 use common::{count_of, get, incr, set, times};
-use larder_core::{Batch, Ctx, ErrorKind, Key, Op, PutMode, Reply, Store, StoreExt, Ttl, Want};
+use larder_core::{Batch, Ctx, ErrorKind, Key, Op, PutMode, Reply, Store, Ttl};
 use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore, Options, Sync};
 
 /// Writers of a child.
@@ -343,35 +343,6 @@ async fn child_whose_engine_fails_beside_it() {
         std::thread::sleep(Duration::from_millis(20));
     }
     println!("acknowledged 1");
-}
-
-/// Somebody reads more often than the store is closed for want of work.
-#[tokio::test]
-async fn child_whose_shared_disk_refuses_to_sync() {
-    let Some(folder) = std::env::var_os("LARDER_CHILD") else { return };
-    let store = Options::new(folder).open_shared().unwrap();
-    let put = || store.run_one(Ctx::default(), Op::put(Key::new("k").unwrap(), PutMode::Set, "v", Ttl::Never));
-    put().await.unwrap();
-    refuse_syncs();
-    put().await.unwrap_err();
-    for _ in 0..1_000 {
-        let read = store.run_one(Ctx::default(), Op::get(Key::new("k").unwrap(), Want::VALUE)).await;
-        // That it is opened anew, its disk tells.
-        if let Err(error) = read {
-            println!("acknowledged 1: {error}");
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("the store that has failed is kept");
-}
-
-#[tokio::test]
-async fn a_shared_store_that_has_failed_is_opened_anew_whoever_reads_meanwhile() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = child("child_whose_shared_disk_refuses_to_sync", folder.path(), Sync::Always).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("acknowledged 1"), "{output:?}");
-    assert_eq!(get(&Options::new(folder.path()).open().unwrap(), "k").await.unwrap(), "v");
 }
 
 #[tokio::test]

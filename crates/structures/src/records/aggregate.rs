@@ -83,8 +83,8 @@ impl Tally {
         let parts: Vec<Bits> = fields.iter().flat_map(|&at| schema.fields()[at].parts()).collect();
         let bits: u32 = parts.iter().map(|part| u32::from(part.width)).sum();
         let counts = match bits {
-            0..=DENSE_BITS => Counts::Dense(std::array::from_fn(|_| vec![0; 1 << bits])),
-            0..=SPARSE_BITS => Counts::Sparse(HashMap::default()),
+            bits if bits <= DENSE_BITS => Counts::Dense(std::array::from_fn(|_| vec![0; 1 << bits])),
+            bits if bits <= SPARSE_BITS => Counts::Sparse(HashMap::default()),
             _ => Counts::Wide(HashMap::default()),
         };
         Ok(Tally { fields, parts, counts, records: 0 })
@@ -181,7 +181,8 @@ impl Tally {
             Counts::Wide(counts) => counts.into_iter().collect(),
         };
         counts.sort_unstable();
-        let fields: Vec<_> = self.fields.iter().map(|&at| &schema.fields()[at]).map(|of| (of, of.parts().len())).collect();
+        let fields: Vec<_> =
+            self.fields.iter().map(|&at| &schema.fields()[at]).map(|of| (of, of.parts().len())).collect();
         let group = |(numbers, count): (Box<[u64]>, u64)| {
             let mut left = &numbers[..];
             let mut values = Vec::with_capacity(fields.len());
@@ -459,7 +460,10 @@ mod tests {
             (0..GROUPS_MAX).for_each(|group| tally.add_record(&read(group)).unwrap());
             tally.add_record(&read(7)).unwrap();
             let told = tally.add_record(&read(GROUPS_MAX)).unwrap_err();
-            assert!(told.kind() == ErrorKind::BadInput && told.to_string().contains("more than 1048576 groups"), "{told}");
+            assert!(
+                told.kind() == ErrorKind::BadInput && told.to_string().contains("more than 1048576 groups"),
+                "{told}"
+            );
         }
     }
 

@@ -392,7 +392,11 @@ mod tests {
         end(Err(unknown()));
         end(Err(Error::new(ErrorKind::Lost, "x")));
         let verdict = recorder.finish().1.verdict();
-        assert_eq!((verdict.operations, verdict.fully_checked, verdict.unknown), (3, 2, 1), "nothing is held against a loss");
+        assert_eq!(
+            (verdict.operations, verdict.fully_checked, verdict.unknown),
+            (3, 2, 1),
+            "nothing is held against a loss"
+        );
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Timer {
             {
                 // What cannot be synced is told to whoever writes next.
                 _ = shared.sync_now();
-                sync_at = Instant::now() + interval * 2;
+                sync_at = Instant::now() + interval;
             }
             if Instant::now() >= chores_at {
                 chores_at = Instant::now() + CHORES_EVERY;

@@ -320,7 +320,8 @@ fn search(rest: &[u8], found: &Found) -> Searched {
         }
         left = left.saturating_sub(slice.at);
     }
-    Searched::Torn
+    // The last that was to be looked at may have been left out, too.
+    if left == 0 && !may_be_its_own { Searched::Endless } else { Searched::Torn }
 }
 
 /// All commit records that tell of a loss, in their order.

@@ -7,7 +7,7 @@ use larder_core::survey::{DataType, Measured, Pace, Part, Sample, Shape};
 use larder_core::{Ctx, Result};
 use redis::{Pipeline, Value};
 
-use super::{Asker, allowed, bytes};
+use super::{Asker, bytes, unless_moved};
 use crate::node::Node;
 
 /// Keys that are looked at in one piece.
@@ -52,24 +52,30 @@ async fn sizes(asker: &mut Asker, ctx: Ctx, keys: &[&Sample]) -> Result<Vec<Opti
     let mut found = Vec::with_capacity(keys.len());
     for sample in keys {
         let mut next = || answers.next().unwrap_or(Value::Nil);
-        let bytes = number(&allowed("MEMORY USAGE", next())?);
-        let length = match next() {
-            // It has become another type.
-            Value::ServerError(error) if error.code() == "WRONGTYPE" => None,
-            answer => number(&allowed("that counts its elements", answer)?),
-        };
-        // -1: no life. -2: no key.
-        let life = allowed("PTTL", next())?;
-        let is_string = sample.data_type == DataType::String;
-        found.push(bytes.zip(length).map(|(bytes, length)| Measured {
-            bytes,
-            elements: if is_string { 1 } else { length },
-            value_bytes: is_string.then_some(length),
-            expires: matches!(life, Value::Int(0..)),
-            shapes: Vec::new(),
-        }));
+        found.push(size(sample, [next(), next(), next()])?);
     }
     Ok(found)
+}
+
+/// What was answered of a key: its size, its length and its life; `None` where it is gone, has become another type, or has moved.
+fn size(sample: &Sample, [bytes, length, life]: [Value; 3]) -> Result<Option<Measured>> {
+    let bytes = unless_moved("MEMORY USAGE", bytes)?.as_ref().and_then(number);
+    let length = match length {
+        // It has become another type.
+        Value::ServerError(error) if error.code() == "WRONGTYPE" => None,
+        answer => unless_moved("that counts its elements", answer)?.as_ref().and_then(number),
+    };
+    // -1: no life. -2: no key.
+    let life = unless_moved("PTTL", life)?;
+    let (Some(bytes), Some(length), Some(life)) = (bytes, length, life) else { return Ok(None) };
+    let is_string = sample.data_type == DataType::String;
+    Ok(Some(Measured {
+        bytes,
+        elements: if is_string { 1 } else { length },
+        value_bytes: is_string.then_some(length),
+        expires: matches!(life, Value::Int(0..)),
+        shapes: Vec::new(),
+    }))
 }
 
 fn length(data_type: DataType) -> Option<&'static str> {

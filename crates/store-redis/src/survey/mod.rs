@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 
 use crate::codec::refused;
 use crate::handshake::text;
-use crate::node::Node;
+use crate::node::{Node, Role};
 use crate::{RedisClusterStore, RedisStore};
 
 /// Keys that a server looks at in one piece; others are served between pieces.
@@ -48,7 +48,10 @@ impl Survey for RedisStore {
     }
 }
 
-/// One primary after the other. What holds of a single server holds of each; a key of a slot that moves meanwhile may be told twice, or missed.
+/// One primary after the other. What holds of a single server holds of each; a key of a slot that moves meanwhile may be told twice, or missed, as is one of a slot
+/// that nobody serves. Those that were handed over are missed until the move ends: the node that takes them in refuses what is asked of them.
+///
+/// A primary that is demoted meanwhile is asked on, as a replica (`READONLY`); a user who may not say that misses its keys.
 impl Survey for RedisClusterStore {
     fn vitals(&self, ctx: Ctx) -> Surveying<'_, Vec<Result<Vitals>>> {
         Box::pin(async move {
@@ -112,6 +115,10 @@ impl Asker {
         let mut asker = Asker { conn, task, timeout: node.config.timeout };
         let mut pipeline = Pipeline::new();
         pipeline.cmd("CLIENT").arg("NO-TOUCH").arg("ON");
+        if node.role == Role::Member {
+            // One that was demoted, or will be, tells of its keys all the same.
+            pipeline.cmd("READONLY");
+        }
         // A server that does not know it answers an error, which says nothing more.
         asker.ask(Ctx::default(), &pipeline).await?;
         Ok(asker)
@@ -184,11 +191,15 @@ async fn look(asker: &mut Asker, ctx: Ctx, keys: &[Vec<u8>], tell: &mut (dyn FnM
     let mut answers = asker.ask(ctx, &pipeline).await?.into_iter();
     for key in keys {
         let (kind, kept) = (answers.next().unwrap_or(Value::Nil), answers.next().unwrap_or(Value::Nil));
-        let kind = text(&allowed("TYPE", kind)?);
+        let Some(kind) = unless_moved("TYPE", kind)? else { continue };
+        let kind = text(&kind);
         let kept = match kept {
             // What it answers where the key has gone since.
             Value::ServerError(error) if error.details().is_some_and(|words| words.contains("no such key")) => continue,
-            kept => allowed("OBJECT ENCODING", kept)?,
+            kept => match unless_moved("OBJECT ENCODING", kept)? {
+                Some(kept) => kept,
+                None => continue,
+            },
         };
         if kind == "none" || kept == Value::Nil {
             continue;
@@ -217,9 +228,30 @@ fn allowed(command: &str, answer: Value) -> Result<Value> {
     }
 }
 
+/// The same of a question about a key; `None` where the node does not serve the key's slot, or not now: to this node it is gone.
+fn unless_moved(command: &str, answer: Value) -> Result<Option<Value>> {
+    match answer {
+        Value::ServerError(error) if is_elsewhere(&error) => Ok(None),
+        answer => allowed(command, answer).map(Some),
+    }
+}
+
+/// True of a refusal for the sake of one slot. A cluster that is down as a whole refuses every key, and a report of none would be no report.
+fn is_elsewhere(error: &ServerError) -> bool {
+    match error.code() {
+        "MOVED" | "ASK" | "TRYAGAIN" => true,
+        "CLUSTERDOWN" => error.details().is_some_and(|words| words.contains("not served")),
+        _ => false,
+    }
+}
+
 fn forbidden(command: &str, error: &ServerError) -> Error {
     let refusal = refused(error);
-    Error::new(refusal.kind(), format!("the survey needs the command {command}: {}", refusal.detail()))
+    let what = match refusal.kind() {
+        ErrorKind::Config => "the survey needs the command",
+        _ => "the survey was refused the command",
+    };
+    Error::new(refusal.kind(), format!("{what} {command}: {}", refusal.detail()))
 }
 
 fn strange(command: &str, what: &str) -> Error {
@@ -231,5 +263,33 @@ fn bytes(value: Value) -> Option<Vec<u8>> {
         Value::BulkString(bytes) => Some(bytes),
         Value::SimpleString(text) => Some(text.into_bytes()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &str) -> Result<Option<Value>> {
+        unless_moved("TYPE", redis::parse_redis_value(format!("-{words}\r\n").as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn a_key_that_another_node_serves_is_gone_and_other_refusals_are_errors() {
+        for words in [
+            "MOVED 9497 127.0.0.1:7001",
+            "ASK 9497 127.0.0.1:7001",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "CLUSTERDOWN Hash slot not served",
+        ] {
+            assert_eq!(said(words).unwrap(), None, "{words}");
+        }
+        // Of each key: a report that has none would be taken for one of an empty store.
+        let down = said("CLUSTERDOWN The cluster is down").unwrap_err();
+        assert_eq!(down.kind(), ErrorKind::Unavailable);
+        assert!(down.to_string().contains("the survey was refused the command TYPE: "), "{down}");
+        let forbidden = said("NOPERM this user has no permissions to run the 'type' command").unwrap_err();
+        assert_eq!(forbidden.kind(), ErrorKind::Config);
+        assert!(forbidden.to_string().contains("the survey needs the command TYPE: "), "{forbidden}");
     }
 }

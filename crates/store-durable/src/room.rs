@@ -13,6 +13,8 @@ const ASK_EVERY_BYTES: u64 = 4 << 20;
 /// While there is no room it is asked again after so many refusals, or after so long.
 const ASK_EVERY_REFUSALS: u64 = 64;
 const ASK_EVERY_MS: u64 = 1_000;
+/// What was refused is remembered for so many looks for tables that are to be written: as many as it takes the engine to merge what they remove.
+const LOOKS_A_REFUSAL: u64 = 10;
 
 /// What the engine has begun, in bytes that it will write.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +41,9 @@ pub(crate) struct Room {
     merge_bytes: AtomicU64,
     /// Bytes that were admitted, and are not written yet.
     admitted_bytes: AtomicU64,
+    /// Bytes for which there was no room lately, with those that were admitted; and for how many looks more that counts.
+    refused_bytes: AtomicU64,
+    refused_looks: AtomicU64,
     refusals: AtomicU64,
     /// When it was asked last, in milliseconds since it was made.
     asked_ms: AtomicU64,
@@ -51,6 +56,7 @@ impl Room {
         let (credit_bytes, asked_ms, made) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
         let (unwritten_bytes, merge_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let admitted_bytes = AtomicU64::new(0);
+        let (refused_bytes, refused_looks) = (AtomicU64::new(0), AtomicU64::new(0));
         Room {
             folder,
             reserve_bytes,
@@ -59,6 +65,8 @@ impl Room {
             unwritten_bytes,
             merge_bytes,
             admitted_bytes,
+            refused_bytes,
+            refused_looks,
             refusals,
             asked_ms,
             made,
@@ -113,6 +121,8 @@ impl Room {
         if !self.is_short(admitted_bytes) {
             return Ok(());
         }
+        self.refused_bytes.fetch_max(admitted_bytes, Ordering::Relaxed);
+        self.refused_looks.store(LOOKS_A_REFUSAL, Ordering::Relaxed);
         let mut detail = format!(
             "the disk of {} has {} bytes left; {} must stay free (the option reserve_bytes)",
             self.folder.display(),
@@ -134,17 +144,29 @@ impl Room {
         Err(Fault { harm: Harm::Full, detail })
     }
 
-    /// Asks the disk again where it was short: true where there is room to write what is in memory to tables, and to merge those into the first level. Of little that is written often a
+    /// Asks the disk again where it was short, be it for one large item alone: true where there is room to write what is in memory to tables, and to merge those into the first level. Of little that is written often a
     /// table is small; and what was removed gives room back only when a merge has come to it, so that the reserve, and the room for a larger merge, must not be in the way of that.
     pub(crate) fn waits_for_tables(&self, begun: impl FnOnce() -> Begun) -> bool {
-        let admitted_bytes = self.admitted_bytes.load(Ordering::Relaxed);
-        if self.reserve_bytes == 0 || !self.is_short(admitted_bytes) {
+        let wanted_bytes = self.admitted_bytes.load(Ordering::Relaxed).max(self.lately_refused());
+        if self.reserve_bytes == 0 || !self.is_short(wanted_bytes) {
             return false;
         }
         let begun = begun();
         self.ask(begun);
         let needed = begun.unwritten_bytes.saturating_mul(2).saturating_add(begun.next_merge_bytes);
-        self.is_short(admitted_bytes) && self.free_bytes.load(Ordering::Relaxed) >= needed
+        self.is_short(wanted_bytes) && self.free_bytes.load(Ordering::Relaxed) >= needed
+    }
+
+    /// What was refused within the last looks, of which this is one.
+    fn lately_refused(&self) -> u64 {
+        let less = |looks: u64| looks.checked_sub(1);
+        match self.refused_looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+            Ok(_) => self.refused_bytes.load(Ordering::Relaxed),
+            Err(_) => {
+                self.refused_bytes.store(0, Ordering::Relaxed);
+                0
+            }
+        }
     }
 
     fn is_short(&self, admitted_bytes: u64) -> bool {
@@ -250,6 +272,23 @@ mod tests {
         let merging = room(1);
         let fault = merging.check(|| merge(1)).unwrap_err();
         assert!(fault.detail.ends_with(&format!("{} for merging tables", u64::MAX - 1)), "{fault:?}");
+    }
+
+    #[test]
+    fn what_is_in_memory_is_to_become_tables_where_only_a_large_item_lacks_room() {
+        const MB: u64 = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let free = rustix::fs::statvfs(folder.path()).map(|disk| disk.f_bavail * disk.f_frsize).unwrap();
+        // Half of what is free may be taken, and no item of as much goes in.
+        let room = Room::new(folder.path().to_path_buf(), free / 2);
+        room.admit(MB, || unwritten(MB)).unwrap();
+        room.carried_out(MB);
+        assert!(!room.waits_for_tables(|| unwritten(MB)), "nobody was refused");
+        assert_eq!(room.admit(free, || unwritten(MB)).unwrap_err().harm, Harm::Full);
+        for look in 0..LOOKS_A_REFUSAL {
+            assert!(room.waits_for_tables(|| unwritten(MB)), "{look}");
+        }
+        assert!(!room.waits_for_tables(|| unwritten(MB)), "nobody asked again");
     }
 
     #[test]

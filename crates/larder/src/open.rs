@@ -57,9 +57,9 @@ pub const SCHEMES: &[&str] = &[
 ///
 /// Options follow a `?`, joined by `&`: `memory:?bytes_max=64m&evict=true`. Sizes take `k`, `m` and `g`, of 1,024 each.
 ///
-/// What a server is set up for that endangers structures, such as a policy that evicts, is no error: [`Profile::warnings`](crate::Profile::warnings) has it, in words that name the
-/// mend. With the feature `tracing` each is an event of that crate too, at `WARN` with the target `larder` and the field `store`, once an open. Without it nobody hears of
-/// them who does not look. Later handshakes, after a server was gone, change the profile, and tell nothing.
+/// What a server is set up for that endangers structures, such as a policy that evicts, is no error, and neither is a primary of a cluster that is down and so tells nothing:
+/// [`Profile::warnings`](crate::Profile::warnings) has it, in words that name the mend. With the feature `tracing` each is an event of that crate too, at `WARN` with the target `larder`
+/// and the field `store`, once an open. Without it nobody hears of them who does not look. Later handshakes, after a server was gone, change the profile, and tell nothing.
 ///
 /// **Round trips:** none for `memory:` and `file:`, whose files are read before this returns; a handshake with each server for the others.
 ///

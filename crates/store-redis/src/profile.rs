@@ -54,24 +54,28 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
     }
 }
 
-/// What a cluster promises, by what its primaries told: of each thing the least.
+/// What a cluster promises, by what its primaries told: of each thing the least. What those that told nothing lose and evict is not known; sizes go by those that told.
 pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_bytes_max: usize) -> Profile {
     let mut told = infos.iter().map(|info| profile(info, value_bytes_max));
     let mut all = told.next().unwrap_or_else(|| profile(&ServerInfo::default(), value_bytes_max));
     for one in told {
         all.item_bytes_max = all.item_bytes_max.min(one.item_bytes_max);
         all.durability = lesser(all.durability, one.durability);
-        all.eviction = match (all.eviction, one.eviction) {
-            (Eviction::WhenFull, _) | (_, Eviction::WhenFull) => Eviction::WhenFull,
-            (Eviction::Unknown, _) | (_, Eviction::Unknown) => Eviction::Unknown,
-            (Eviction::Never, Eviction::Never) => Eviction::Never,
-        };
+        all.eviction = likelier(all.eviction, one.eviction);
         all.encodings = all.encodings.filter(|encodings| one.encodings.as_ref() == Some(encodings));
         all.warnings.extend(one.warnings);
     }
     all.scattered = primaries > 1;
     all.warnings.sort();
     all.warnings.dedup();
+    let untold = primaries.saturating_sub(infos.len());
+    if untold > 0 {
+        all.durability = lesser(all.durability, Durability::Unknown);
+        all.eviction = likelier(all.eviction, Eviction::Unknown);
+        all.warnings.push(format!(
+            "{untold} of {primaries} primaries told nothing, and what they may evict or lose is not known until they do; see whether they are up"
+        ));
+    }
     let replicas: u32 = infos.iter().map(|info| info.replicas).sum();
     let bare = infos.iter().filter(|info| info.replicas == 0).count();
     if bare > 0 {
@@ -88,6 +92,15 @@ fn lesser(one: Durability, other: Durability) -> Durability {
         .into_iter()
         .find(|durability| *durability == one || *durability == other)
         .unwrap_or(one)
+}
+
+/// What either of two may evict.
+fn likelier(one: Eviction, other: Eviction) -> Eviction {
+    match (one, other) {
+        (Eviction::WhenFull, _) | (_, Eviction::WhenFull) => Eviction::WhenFull,
+        (Eviction::Unknown, _) | (_, Eviction::Unknown) => Eviction::Unknown,
+        (Eviction::Never, Eviction::Never) => Eviction::Never,
+    }
 }
 
 /// The largest item: what the configuration allows beside the longest key, and no more than the server takes.
@@ -210,6 +223,23 @@ mod tests {
         let untold = ServerInfo { replicas: 1, ..ServerInfo::default() };
         let unknown = cluster_profile(&[&disk, &untold], 2, 4 << 20);
         assert_eq!((unknown.durability, unknown.eviction), (Durability::Unknown, Eviction::Unknown));
+    }
+
+    #[test]
+    fn a_primary_that_told_nothing_may_lose_and_evict_anything() {
+        let disk = primary(Persistence::AppendOnlyAlways, "noeviction", 1, 512 << 20);
+        let one_is_down = cluster_profile(&[&disk, &disk], 3, 4 << 20);
+        assert_eq!((one_is_down.durability, one_is_down.eviction), (Durability::Unknown, Eviction::Unknown));
+        assert_eq!(one_is_down.warnings.len(), 1);
+        assert!(one_is_down.warnings[0].starts_with("1 of 3 primaries told nothing"), "{:?}", one_is_down.warnings);
+        assert_eq!(one_is_down.encodings, disk.encodings, "shards are made for those that told");
+        let evicts = primary(Persistence::None, "allkeys-lru", 1, 512 << 20);
+        let known = cluster_profile(&[&disk, &evicts], 3, 4 << 20);
+        assert_eq!(
+            (known.durability, known.eviction),
+            (Durability::Unknown, Eviction::WhenFull),
+            "as one of them says"
+        );
     }
 
     #[test]

@@ -262,3 +262,31 @@ async fn the_profile_tells_of_the_cluster() {
         assert_eq!(profile.encodings.expect("its primaries agree").set_integers_max, 512);
     }
 }
+
+/// What it is set up to evict or lose nobody knows before it tells.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_primary_has_told_nothing_the_profile_promises_nothing_for_it() {
+    let mut cluster = RedisCluster::start(RedisVersion::Redis8);
+    // Nobody takes its place.
+    cluster.node_mut(3).kill9();
+    cluster.node_mut(0).kill9();
+    let store = open(&cluster.url()).await;
+    let profile = store.profile();
+    assert_eq!((profile.eviction, profile.durability), (Evicts::Unknown, Durability::Unknown));
+    assert!(profile.may_evict() && profile.may_lose_one());
+    assert_eq!(profile.warnings.len(), 1, "{:?}", profile.warnings);
+    contains(&profile.warnings[0], &["1 of 3 primaries told nothing", "see whether they are up"]);
+
+    tokio::task::block_in_place(|| cluster.node_mut(0).restart());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.profile().eviction == Evicts::Unknown {
+        assert!(Instant::now() < deadline, "it is not heard of");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let profile = store.profile();
+    assert_eq!((profile.eviction, profile.durability), (Evicts::Never, Durability::Server));
+    assert!(!profile.warnings.iter().any(|warning| warning.contains("told nothing")), "{:?}", profile.warnings);
+    // What it told stands while it is down.
+    cluster.node_mut(0).kill9();
+    assert_eq!(store.profile().eviction, Evicts::Never);
+}

@@ -42,6 +42,9 @@ use slot::Slot;
 /// Between two looks for a primary that can be listed.
 const LIST_PAUSE: Duration = Duration::from_millis(50);
 
+/// What each primary told; `None` for one that has told nothing yet.
+type Infos = Vec<Option<Arc<ServerInfo>>>;
+
 /// A store on a Redis or Valkey cluster.
 ///
 /// # What is promised
@@ -77,7 +80,7 @@ pub struct RedisClusterStore {
     nodes: Arc<Nodes>,
     keeper: JoinHandle<()>,
     /// The profile, and of which handshakes it was put together.
-    profile: Mutex<(Vec<Arc<ServerInfo>>, Arc<Profile>)>,
+    profile: Mutex<(Infos, Arc<Profile>)>,
     /// The limits, and how many handshakes there had been when they were put together.
     limits: Mutex<(u64, Limits)>,
 }
@@ -98,7 +101,8 @@ impl RedisClusterStore {
     /// Asks the first seed who serves what, and all others at once if it does not tell, or knows of no node for some slots; connects to every primary, all at
     /// once. Runs on the tokio runtime it is called on, and needs it for as long as it lives. **Round trips: 3** at the first seed, 2 at each other primary.
     ///
-    /// A cluster of which some primaries are down connects: ops on their slots wait for the failover, as long as their deadline allows.
+    /// A cluster of which some primaries are down connects: ops on their slots wait for the failover, as long as their deadline allows. Until each has told, the
+    /// profile promises nothing of what is lost or evicted ([`Durability::Unknown`](larder_core::Durability), [`may_evict`](Profile::may_evict)), and warns of it.
     ///
     /// # Errors
     /// - [`ErrorKind::Unavailable`], [`ErrorKind::Timeout`]: no seed could be reached, or none knows of a slot that is served;
@@ -153,7 +157,7 @@ impl RedisClusterStore {
         let mut known = self.limits.lock();
         if known.0 != handshakes {
             let infos = self.infos();
-            let limits = infos.iter().map(|info| item_bytes_max(info, value_bytes_max));
+            let limits = infos.iter().flatten().map(|info| item_bytes_max(info, value_bytes_max));
             *known = (handshakes, Limits { item_bytes_max: limits.min().unwrap_or(known.1.item_bytes_max) });
         }
         known.1
@@ -176,8 +180,8 @@ impl RedisClusterStore {
         topology.members.iter().cloned().zip(places).filter(|(_, places)| !places.is_empty()).collect()
     }
 
-    fn infos(&self) -> Vec<Arc<ServerInfo>> {
-        self.nodes.topology().members.iter().filter_map(|member| member.node.info()).collect()
+    fn infos(&self) -> Infos {
+        self.nodes.topology().members.iter().map(|member| member.node.info()).collect()
     }
 
     async fn run_batch(&self, ctx: Ctx, batch: Batch) -> Replies {
@@ -196,11 +200,10 @@ impl Store for RedisClusterStore {
     fn profile(&self) -> Arc<Profile> {
         let infos = self.infos();
         let mut known = self.profile.lock();
-        let is_same = known.0.len() == infos.len() && known.0.iter().zip(&infos).all(|(a, b)| Arc::ptr_eq(a, b));
-        if !is_same {
-            let refs: Vec<&ServerInfo> = infos.iter().map(AsRef::as_ref).collect();
-            let primaries = self.nodes.topology().members.len();
-            let profile = cluster_profile(&refs, primaries, self.nodes.config.node.value_bytes_max);
+        let at = |info: &Option<Arc<ServerInfo>>| info.as_ref().map(Arc::as_ptr);
+        if !known.0.iter().map(at).eq(infos.iter().map(at)) {
+            let told: Vec<&ServerInfo> = infos.iter().flatten().map(AsRef::as_ref).collect();
+            let profile = cluster_profile(&told, infos.len(), self.nodes.config.node.value_bytes_max);
             *known = (infos, Arc::new(profile));
         }
         known.1.clone()

@@ -3,8 +3,10 @@
 //! whenever it is opened.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use crate::fault::{Fault, Harm};
 
@@ -13,8 +15,11 @@ const ASK_EVERY_BYTES: u64 = 4 << 20;
 /// While there is no room it is asked again after so many refusals, or after so long.
 const ASK_EVERY_REFUSALS: u64 = 64;
 const ASK_EVERY_MS: u64 = 1_000;
-/// What was refused is remembered for so many looks for tables that are to be written: as many as it takes the engine to merge what they remove.
-const LOOKS_A_REFUSAL: u64 = 10;
+/// Where one large item alone lacks room, so many looks, a second apart, have what is in memory written to tables: the engine merges four of them.
+const LOOKS_A_REFUSAL: u32 = 10;
+/// Before there are as many again: others are admitted meanwhile, and a merge of what they wrote gives no room back. It doubles, up to the most, until a large item is admitted.
+const LOOKS_PAUSE_MS: u64 = 30_000;
+const LOOKS_PAUSE_MS_MAX: u64 = 600_000;
 
 /// What the engine has begun, in bytes that it will write.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +30,17 @@ pub(crate) struct Begun {
     pub(crate) merge_bytes: u64,
     /// Of that, what comes next: merging those that were just written into the first level.
     pub(crate) next_merge_bytes: u64,
+}
+
+/// The largest item that lacked room lately.
+#[derive(Debug, Default)]
+struct Refused {
+    bytes: u64,
+    /// Looks that it counts for, from now on.
+    looks: u32,
+    pause_ms: u64,
+    /// What is refused before this does not count.
+    rests_until_ms: u64,
 }
 
 /// Watches the room on the disk.
@@ -41,9 +57,9 @@ pub(crate) struct Room {
     merge_bytes: AtomicU64,
     /// Bytes that were admitted, and are not written yet.
     admitted_bytes: AtomicU64,
-    /// Bytes for which there was no room lately, with those that were admitted; and for how many looks more that counts.
-    refused_bytes: AtomicU64,
-    refused_looks: AtomicU64,
+    refused: Mutex<Refused>,
+    /// True while anything is in that.
+    is_refused: AtomicBool,
     refusals: AtomicU64,
     /// When it was asked last, in milliseconds since it was made.
     asked_ms: AtomicU64,
@@ -56,7 +72,7 @@ impl Room {
         let (credit_bytes, asked_ms, made) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
         let (unwritten_bytes, merge_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let admitted_bytes = AtomicU64::new(0);
-        let (refused_bytes, refused_looks) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (refused, is_refused) = (Mutex::default(), AtomicBool::new(false));
         Room {
             folder,
             reserve_bytes,
@@ -65,8 +81,8 @@ impl Room {
             unwritten_bytes,
             merge_bytes,
             admitted_bytes,
-            refused_bytes,
-            refused_looks,
+            refused,
+            is_refused,
             refusals,
             asked_ms,
             made,
@@ -82,10 +98,13 @@ impl Room {
         loop {
             // Only what is admitted counts for others: a large one that is refused takes no room from small ones beside it.
             let with_these = admitted.saturating_add(bytes);
-            self.check_with(with_these, &begun)?;
+            self.check_with(with_these, &begun).inspect_err(|_| self.refuse(bytes))?;
             let all = &self.admitted_bytes;
             match all.compare_exchange(admitted, with_these, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.forget_refused(bytes);
+                    return Ok(());
+                }
                 Err(other) => admitted = other,
             }
         }
@@ -121,8 +140,6 @@ impl Room {
         if !self.is_short(admitted_bytes) {
             return Ok(());
         }
-        self.refused_bytes.fetch_max(admitted_bytes, Ordering::Relaxed);
-        self.refused_looks.store(LOOKS_A_REFUSAL, Ordering::Relaxed);
         let mut detail = format!(
             "the disk of {} has {} bytes left; {} must stay free (the option reserve_bytes)",
             self.folder.display(),
@@ -147,8 +164,12 @@ impl Room {
     /// Asks the disk again where it was short, be it for one large item alone: true where there is room to write what is in memory to tables, and to merge those into the first level. Of little that is written often a
     /// table is small; and what was removed gives room back only when a merge has come to it, so that the reserve, and the room for a larger merge, must not be in the way of that.
     pub(crate) fn waits_for_tables(&self, begun: impl FnOnce() -> Begun) -> bool {
-        let wanted_bytes = self.admitted_bytes.load(Ordering::Relaxed).max(self.lately_refused());
-        if self.reserve_bytes == 0 || !self.is_short(wanted_bytes) {
+        if self.reserve_bytes == 0 {
+            return false;
+        }
+        let refused_bytes = if self.is_refused.load(Ordering::Relaxed) { self.look_for_refused() } else { 0 };
+        let wanted_bytes = self.admitted_bytes.load(Ordering::Relaxed).saturating_add(refused_bytes);
+        if !self.is_short(wanted_bytes) {
             return false;
         }
         let begun = begun();
@@ -157,16 +178,40 @@ impl Room {
         self.is_short(wanted_bytes) && self.free_bytes.load(Ordering::Relaxed) >= needed
     }
 
-    /// What was refused within the last looks, of which this is one.
-    fn lately_refused(&self) -> u64 {
-        let less = |looks: u64| looks.checked_sub(1);
-        match self.refused_looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
-            Ok(_) => self.refused_bytes.load(Ordering::Relaxed),
-            Err(_) => {
-                self.refused_bytes.store(0, Ordering::Relaxed);
-                0
+    /// There was no room for so many bytes.
+    fn refuse(&self, bytes: u64) {
+        let mut refused = self.refused.lock();
+        if refused.looks > 0 {
+            refused.bytes = refused.bytes.max(bytes);
+        } else if self.now_ms() >= refused.rests_until_ms {
+            (refused.bytes, refused.looks) = (bytes, LOOKS_A_REFUSAL);
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// So many bytes were admitted: whoever waited for no more has room.
+    fn forget_refused(&self, bytes: u64) {
+        if self.is_refused.load(Ordering::Relaxed) {
+            let mut refused = self.refused.lock();
+            if bytes >= refused.bytes {
+                *refused = Refused::default();
+                self.is_refused.store(false, Ordering::Relaxed);
             }
         }
+    }
+
+    /// What was refused and is still looked after. This is one of the looks.
+    fn look_for_refused(&self) -> u64 {
+        let mut refused = self.refused.lock();
+        if refused.looks == 0 {
+            return 0;
+        }
+        refused.looks -= 1;
+        if refused.looks == 0 {
+            refused.pause_ms = (refused.pause_ms * 2).clamp(LOOKS_PAUSE_MS, LOOKS_PAUSE_MS_MAX);
+            refused.rests_until_ms = self.now_ms().saturating_add(refused.pause_ms);
+        }
+        refused.bytes
     }
 
     fn is_short(&self, admitted_bytes: u64) -> bool {
@@ -284,11 +329,33 @@ mod tests {
         room.admit(MB, || unwritten(MB)).unwrap();
         room.carried_out(MB);
         assert!(!room.waits_for_tables(|| unwritten(MB)), "nobody was refused");
-        assert_eq!(room.admit(free, || unwritten(MB)).unwrap_err().harm, Harm::Full);
-        for look in 0..LOOKS_A_REFUSAL {
-            assert!(room.waits_for_tables(|| unwritten(MB)), "{look}");
+        let mut room = room;
+        let looks = |room: &Room| (0..100).filter(|_| room.waits_for_tables(|| unwritten(MB))).count();
+        let mut passed_ms = 0;
+        for pause_ms in [30_000, 60_000, 120_000, 240_000, 480_000, 600_000, 600_000] {
+            assert_eq!(room.admit(free, || unwritten(MB)).unwrap_err().harm, Harm::Full);
+            assert_eq!(looks(&room), LOOKS_A_REFUSAL as usize);
+            room.made -= Duration::from_millis(pause_ms - 5_000);
+            assert_eq!(room.admit(free, || unwritten(MB)).unwrap_err().harm, Harm::Full);
+            assert_eq!(looks(&room), 0, "after {passed_ms} ms: what others write is merged over and over");
+            room.made -= Duration::from_millis(5_000);
+            passed_ms += pause_ms;
         }
-        assert!(!room.waits_for_tables(|| unwritten(MB)), "nobody asked again");
+        // A smaller one is not what waits.
+        assert_eq!(room.admit(free, || unwritten(MB)).unwrap_err().harm, Harm::Full);
+        room.admit(MB, || unwritten(MB)).unwrap();
+        room.carried_out(MB);
+        assert!(room.waits_for_tables(|| unwritten(MB)));
+        // As if others had made room.
+        room.free_bytes.store(4 * free, Ordering::Relaxed);
+        room.credit_bytes.store(1, Ordering::Relaxed);
+        room.admit(free, nothing).unwrap();
+        room.carried_out(free);
+        room.credit_bytes.store(0, Ordering::Relaxed);
+        room.check(|| unwritten(MB)).unwrap();
+        assert!(!room.waits_for_tables(|| unwritten(MB)), "nobody waits");
+        assert_eq!(room.admit(free, || unwritten(MB)).unwrap_err().harm, Harm::Full);
+        assert_eq!(looks(&room), LOOKS_A_REFUSAL as usize, "after one that was admitted there is no pause");
     }
 
     #[test]

@@ -102,7 +102,8 @@ impl RedisClusterStore {
     /// once. Runs on the tokio runtime it is called on, and needs it for as long as it lives. **Round trips: 3** at the first seed, 2 at each other primary.
     ///
     /// A cluster of which some primaries are down connects: ops on their slots wait for the failover, as long as their deadline allows. Until each has told, the
-    /// profile promises nothing of what is lost or evicted ([`Durability::Unknown`](larder_core::Durability), [`may_evict`](Profile::may_evict)), and warns of it.
+    /// profile promises nothing of what is lost or evicted ([`Durability::Unknown`](larder_core::Durability), [`may_evict`](Profile::may_evict)), and warns of it. So it does
+    /// later, of a primary at a new address, until its handshake; tables and queues that were used meanwhile expect losses for as long as their handles live.
     ///
     /// # Errors
     /// - [`ErrorKind::Unavailable`], [`ErrorKind::Timeout`]: no seed could be reached, or none knows of a slot that is served;

@@ -12,6 +12,8 @@
 //!
 //! Steps 2, 5 and 7 are conditional writes of one item. Of two builds at the same time the later one goes on; the other finds itself over at its next batch.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +30,8 @@ use crate::ids::random_id;
 use crate::retry::Backoff;
 use crate::runtime;
 
+/// While rows are packed it is told so often how many are.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
 /// How often a block is sent, or the head written, where that fails or others are first.
 const TRIES_MAX: usize = 6;
 const HEAD_ROUNDS_MAX: usize = 64;
@@ -97,16 +101,8 @@ pub struct Built {
 impl Inner {
     pub(super) async fn build(&self, rows: Rows, told: &mut (dyn FnMut(Progress) + Send)) -> Result<Built> {
         self.vigil.check()?;
-        let runtime = runtime::current("a packed table packs its rows on a thread of its own")?;
-        let (build, sizes, all) = (random_id(), self.sizes, rows.len() as u64);
-        told(Progress { step: Step::Packing, done: 0, all });
-        let pack = move || pack::pack(&rows, build, &sizes);
-        let ended = |error| Error::new(ErrorKind::Unavailable, "packing was ended").source(error);
-        let packed = match ambient::is_simulated() {
-            true => pack()?,
-            false => runtime.spawn_blocking(pack).await.map_err(ended)??,
-        };
-        told(Progress { step: Step::Packing, done: all, all });
+        let build = random_id();
+        let packed = self.pack(rows, build, told).await?;
         let unchanged = |error: Error| error.effect(Effect::NotApplied);
         let (version, ended) = self.announce(build, &packed).await.map_err(unchanged)?;
         if let Err(error) = self.write(&version, &packed, told).await {
@@ -127,6 +123,30 @@ impl Inner {
         let directory: u64 = packed.parts.iter().map(|part| part.len() as u64).sum();
         let bytes = packed.bytes + directory;
         Ok(Built { version: version.number, rows: packed.rows, blocks: version.blocks, bytes, is_swept })
+    }
+
+    /// Step 1, on a thread of its own.
+    async fn pack(&self, rows: Rows, build: u64, told: &mut (dyn FnMut(Progress) + Send)) -> Result<Packed> {
+        let runtime = runtime::current("a packed table packs its rows on a thread of its own")?;
+        let (sizes, all) = (self.sizes, rows.len() as u64);
+        told(Progress { step: Step::Packing, done: 0, all });
+        let done = Arc::new(AtomicU64::new(0));
+        let counted = done.clone();
+        let pack = move || pack::pack(&rows, build, &sizes, &counted);
+        if ambient::is_simulated() {
+            let packed = pack()?;
+            told(Progress { step: Step::Packing, done: all, all });
+            return Ok(packed);
+        }
+        let ended = |error| Error::new(ErrorKind::Unavailable, "packing was ended").source(error);
+        let mut packing = runtime.spawn_blocking(pack);
+        loop {
+            let packed = tokio::time::timeout(TOLD_EVERY, &mut packing).await;
+            told(Progress { step: Step::Packing, done: done.load(Ordering::Relaxed), all });
+            if let Ok(packed) = packed {
+                return packed.map_err(ended)?;
+            }
+        }
     }
 
     /// Step 2, and removes the keys of what is over. The version, and the builds that it has ended.

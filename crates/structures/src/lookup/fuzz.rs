@@ -1,6 +1,7 @@
 //! The head, the directory and the blocks of a packed table, fuzzed.
 
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
 use fastrand::Rng;
 
@@ -48,7 +49,7 @@ fn table(rng: &mut Rng) -> Packed {
         _ = rows.push(keys.0, keys.1, [word, text]);
         next = last + rng.u32(1..30);
     }
-    pack(&rows, BUILD, &SIZES).unwrap_or_else(|_| unreachable!("rows that fit"))
+    pack(&rows, BUILD, &SIZES, &AtomicU64::new(0)).unwrap_or_else(|_| unreachable!("rows that fit"))
 }
 
 /// The first byte tells how many blocks there are. Packing takes a thousand times as long as reading: most are of tables that are packed once.

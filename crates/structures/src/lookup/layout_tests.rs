@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::AtomicU64;
 
 use proptest::prelude::*;
 
@@ -37,7 +38,7 @@ fn look_up(packed: &Packed, directory: &Directory, key: LookupKey) -> Option<Row
 
 /// Every row, and the keys around it, must be found as they were pushed; returns the bytes of all blocks.
 fn check(rows: &Rows, pushed: &[Row], block: usize) -> u64 {
-    let packed = pack(rows, BUILD, &sizes(block)).unwrap();
+    let packed = pack(rows, BUILD, &sizes(block), &AtomicU64::new(0)).unwrap();
     let directory = Directory::decode(&packed.parts.concat(), &version(&packed)).expect("a directory");
     assert_eq!((directory.rows, &directory.columns[..]), (rows.len() as u64, rows.columns()));
     let expected = |key: &LookupKey| {
@@ -142,7 +143,7 @@ fn a_place_behind_the_end_of_a_block_is_none() {
         let rows: Vec<Row> = (0..64u64)
             .map(|id| (id.into(), id.into(), vec![Bytes::from(if id % 2 == 0 { city } else { other }.to_owned())]))
             .collect();
-        pack(&build(&rows, 1), BUILD, &sizes(4000)).unwrap()
+        pack(&build(&rows, 1), BUILD, &sizes(4000), &AtomicU64::new(0)).unwrap()
     };
     let packed = table("Toronto", "Lima");
     let directory = Directory::decode(&packed.parts.concat(), &version(&packed)).expect("a directory");
@@ -168,7 +169,7 @@ proptest! {
         signed.extend_from_slice(&sum.to_le_bytes());
         let of = Version { number: 7, build: BUILD, blocks: 1, parts: 1, is_over: false };
         Directory::decode(&signed, &of);
-        let packed = pack(&build(&[(1u64.into(), 9u64.into(), vec!["Toronto".into()])], 1), BUILD, &sizes(64)).unwrap();
+        let packed = pack(&build(&[(1u64.into(), 9u64.into(), vec!["Toronto".into()])], 1), BUILD, &sizes(64), &AtomicU64::new(0)).unwrap();
         let directory = Directory::decode(&packed.parts.concat(), &version(&packed)).expect("a directory");
         let mut block = Vec::from(&[0; 4][..]);
         block.extend_from_slice(&bytes);
@@ -236,7 +237,7 @@ fn a_row_that_no_item_takes_is_told_by_number() {
     let mut random = fastrand::Rng::with_seed(7);
     let noise = (0..140_000).map(|_| random.u8(..)).collect();
     let rows = build(&[id(1, b"a".to_vec()), id(2, noise), id(9, b"b".to_vec())], 1);
-    let error = pack(&rows, BUILD, &Sizes { block: 500, part: 100, most: 1_000, is_filled: false })
+    let error = pack(&rows, BUILD, &Sizes { block: 500, part: 100, most: 1_000, is_filled: false }, &AtomicU64::new(0))
         .expect_err("no item takes it");
     assert!(error.to_string().contains("row 2 takes") && error.to_string().contains("takes 1000"), "{error}");
 }
@@ -323,7 +324,7 @@ fn golden_bytes() {
         "4c52500188776655443322116400000000000000260000000000000001026330010103040361616204036162610403616262184430010001010731cd6659c7e0b0c0",
     ];
     let found = [rows, build(&ids, 1)].map(|rows| {
-        let packed = pack(&rows, BUILD, &sizes(501)).unwrap();
+        let packed = pack(&rows, BUILD, &sizes(501), &AtomicU64::new(0)).unwrap();
         assert_eq!(packed.blocks.len(), 1);
         [hex(&packed.blocks[0]), hex(&packed.parts.concat())]
     });
@@ -360,7 +361,7 @@ fn heads_of_another_version_or_with_two_in_force_are_none() {
 fn a_directory_of_another_number_of_blocks_is_none() {
     let pushed: Vec<Row> =
         (0..50u64).map(|id| (LookupKey::from(id), LookupKey::from(id), vec![Bytes::from(id.to_string())])).collect();
-    let packed = pack(&build(&pushed, 1), BUILD, &sizes(100)).unwrap();
+    let packed = pack(&build(&pushed, 1), BUILD, &sizes(100), &AtomicU64::new(0)).unwrap();
     let (bytes, version) = (packed.parts.concat(), version(&packed));
     assert!(Directory::decode(&bytes, &version).is_some());
     assert!(Directory::decode(&bytes, &Version { blocks: version.blocks + 1, ..version }).is_none());

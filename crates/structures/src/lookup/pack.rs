@@ -1,5 +1,7 @@
 //! Rows into blocks: all that a build computes, before anything is written.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use larder_core::{Durability, Error, ErrorKind, Profile, Result};
 
@@ -64,11 +66,11 @@ pub(super) struct Packed {
     pub(super) parts: Vec<Bytes>,
 }
 
-/// Packs rows.
+/// Packs rows, and counts those that it has come to.
 ///
 /// # Errors
 /// [`ErrorKind::BadInput`], with the row's number, for one that does not fit the store's items.
-pub(super) fn pack(rows: &Rows, build: u64, sizes: &Sizes) -> Result<Packed> {
+pub(super) fn pack(rows: &Rows, build: u64, sizes: &Sizes, done: &AtomicU64) -> Result<Packed> {
     let model = Model::train(rows);
     let encoder = Encoder::new(&model);
     let mut blocks: Vec<Bytes> = Vec::new();
@@ -89,6 +91,7 @@ pub(super) fn pack(rows: &Rows, build: u64, sizes: &Sizes) -> Result<Packed> {
         };
         for at in range.clone() {
             let row = rows.row(at);
+            done.fetch_add(1, Ordering::Relaxed);
             push(row.first, Some(&row.fields), at, &mut blocks)?;
             // Up to the next row, or to the last key of all, there may be keys without one.
             let next = if at + 1 < range.end { rows.row(at + 1).first - 1 } else { family.last() };
@@ -173,19 +176,21 @@ mod tests {
     #[test]
     fn where_sizes_are_kept_apart_all_items_of_a_large_table_are_of_one_size() {
         let sizes = Sizes { block: 400, part: 400, most: 1_000, is_filled: true };
-        let packed = pack(&rows(1_000), 7, &sizes).unwrap();
+        let packed = pack(&rows(1_000), 7, &sizes, &AtomicU64::new(0)).unwrap();
         assert!(packed.blocks.len() > 3, "{} blocks", packed.blocks.len());
         let last = packed.blocks.last().into_iter();
         assert!(packed.parts.iter().chain(last).all(|item| item.len() == 400), "{packed:?}");
         // A table of one block is as small as it is.
-        let small = pack(&rows(1), 7, &sizes).unwrap();
+        let small = pack(&rows(1), 7, &sizes, &AtomicU64::new(0)).unwrap();
         assert!(small.blocks.len() == 1 && small.blocks[0].len() < 300, "{small:?}");
         assert_ne!(small.parts.last().map(Bytes::len), Some(400), "{small:?}");
     }
 
     #[test]
     fn a_block_may_take_all_that_an_item_can_have() {
-        let packed = |most: usize| pack(&rows(1), 7, &Sizes { block: most, part: 400, most, is_filled: false });
+        let packed = |most: usize| {
+            pack(&rows(1), 7, &Sizes { block: most, part: 400, most, is_filled: false }, &AtomicU64::new(0))
+        };
         let least = (1..1_000).find(|most| packed(*most).is_ok()).expect("it fits some item");
         assert_eq!(packed(least).unwrap().blocks.iter().map(Bytes::len).max(), Some(least));
         let error = packed(least - 1).unwrap_err();

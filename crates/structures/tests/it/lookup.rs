@@ -368,6 +368,24 @@ async fn progress_is_told_step_by_step() {
     assert_eq!(told.last().map(|progress| progress.done), told.last().map(|progress| progress.all));
 }
 
+/// It is most of what a large one takes.
+#[tokio::test]
+async fn how_many_rows_are_packed_is_told_while_they_are() {
+    // Some tenths of a second of packing.
+    const ROWS: u64 = if cfg!(debug_assertions) { 100_000 } else { 600_000 };
+    let table = open(&memory()).await;
+    let mut told: Vec<u64> = Vec::new();
+    let mut packed = |progress: Progress| {
+        if progress.step == Step::Packing {
+            assert_eq!(progress.all, ROWS);
+            told.push(progress.done);
+        }
+    };
+    table.build_told(rows("one", ROWS), &mut packed).await.unwrap();
+    assert!(told.is_sorted() && told.first() == Some(&0) && told.last() == Some(&ROWS), "{told:?}");
+    assert!(told.iter().any(|done| (1..ROWS).contains(done)), "{told:?}");
+}
+
 #[tokio::test]
 async fn a_name_of_something_else_and_bad_sizes_are_refused() {
     let store = memory();

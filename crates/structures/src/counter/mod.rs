@@ -42,8 +42,8 @@
 //! A wrong guess costs round trips, never a count, and a slot is taken over in place: processes that come and go leave nothing behind.
 //!
 //! A get reads each slot at one moment, but not all at the same: it counts all adds that had returned before it began, and of
-//! those under way any. With several copies, one that failed midway may be in one get and not in the next, until its writer or
-//! another settles it.
+//! those under way any. With several copies, one that has not returned, or failed midway, may be in one get and not in the next
+//! (which read another copy, since a server did not answer), until its writer or another settles it.
 //!
 //! [`RolledBack`]: larder_core::ErrorKind::RolledBack
 

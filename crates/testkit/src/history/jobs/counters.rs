@@ -34,6 +34,7 @@ pub(super) struct Habits {
     pub(super) takes_twice: bool,
     /// As of the checker's rules, too.
     pub(super) is_one_number: bool,
+    pub(super) may_waver: bool,
     /// Adds may take several round trips: one of them that fails leaves it open.
     pub(super) adds_end_midway: bool,
 }
@@ -51,7 +52,7 @@ pub(super) fn exact(arena: Arena, run: Run) -> Boxed<Verdict> {
 pub(super) fn of_copies(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let open = opener!(Counter::options().exact().copies(2).clock(clock()), drive::name("counter of copies", run));
-        let habits = Habits { both_signs: true, resets: true, ..Habits::default() };
+        let habits = Habits { both_signs: true, resets: true, may_waver: true, ..Habits::default() };
         let mut verdict = counter("counter of copies", arena, run, open, habits, on_counter).await;
         if verdict.losses_told > 0 {
             let what =
@@ -213,8 +214,10 @@ pub(super) async fn counter<H: Clone + Send + 'static>(
         false => |op| *op == CounterOp::Reset,
     };
     ended.read(CounterOp::Read, |handle| apply(handle, CounterOp::Read, Seen { at, visitor: 0 })).await;
-    let Habits { takes_twice, is_one_number, .. } = habits;
-    ended.judge(|calls, excuses| check(calls, Rules { may_drop: excuses.set_back, takes_twice, is_one_number }))
+    let Habits { takes_twice, is_one_number, may_waver, .. } = habits;
+    ended.judge(|calls, excuses| {
+        check(calls, Rules { may_drop: excuses.set_back, takes_twice, is_one_number, may_waver })
+    })
 }
 
 async fn work<H: Clone>(mut client: Client<H, CounterOp, i128>, habits: Habits, at: SystemTime, apply: Apply<H>) {

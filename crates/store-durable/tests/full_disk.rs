@@ -25,8 +25,8 @@ const LEFT_FREE_BYTES: u64 = 24 << 20;
 const MORE_FREE_BYTES: u64 = 320 << 20;
 /// So many values of a megabyte follow what was deleted.
 const NEW: usize = 20;
-/// Until what was removed has given its room back.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Until what was removed has given its room back. A merge that runs first takes half a minute where ten others share two cores.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A command with a file system of its own at `folder`, of so many megabytes, that is gone with it.
 fn on_a_small_disk(folder: &Path, script: &str) -> Command {

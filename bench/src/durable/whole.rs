@@ -20,6 +20,8 @@ use crate::progress::Progress;
 const BATCH_OPS: u64 = 1_000;
 /// For so long a process writes as fast as it can, before it is killed: long enough for a journal file of 64 MiB to be full, and for tables to be written beside.
 const LOAD: Duration = Duration::from_secs(3);
+/// With nothing written nor removed for so long, merges are at their end.
+const REST: Duration = Duration::from_secs(10);
 const OPENED_MS_MAX: f64 = 2_000.0;
 const DISK_MAX: f64 = 1.6;
 const LARDER: &str = "larder";
@@ -47,6 +49,7 @@ pub(super) fn measure(ground: &Ground<'_>, progress: &Progress) -> Result<Vec<Co
     let store = whole.open()?;
     write_over(&ground.runtime, &store, whole.items, whole.items)?;
     store.settle()?;
+    whole.rest()?;
     drop(store);
     let written_over = whole.disk("disk over raw data, written over at random")?;
     Ok(vec![filled, written_over, closed, killed])
@@ -62,6 +65,19 @@ struct Whole<'a> {
 impl Whole<'_> {
     fn open(&self) -> Result<DurableStore> {
         Ok(Options::new(&self.folder).sync(Sync::Never).open()?)
+    }
+
+    /// Waits until the engine has merged what it will: the folder has been as large for so long.
+    fn rest(&self) -> Result<()> {
+        let (mut bytes, mut since) = (bytes_in(&self.folder)?, Instant::now());
+        while since.elapsed() < REST {
+            thread::sleep(REST / 20);
+            let now = bytes_in(&self.folder)?;
+            if now != bytes {
+                (bytes, since) = (now, Instant::now());
+            }
+        }
+        Ok(())
     }
 
     fn disk(&self, what: &str) -> Result<Contest> {

@@ -278,13 +278,16 @@ impl Bare {
     /// `None` for a job that has no such.
     pub(super) async fn guarded(mut self) -> Result<Option<Bare>> {
         let (script, makes) = match self.job {
-            Job::LockCycle => (SWAP_MORTAL, command(&["SET", &self.key, &free(self.at)])),
+            Job::LockCycle => (Some(SWAP_MORTAL), command(&["SET", &self.key, &free(self.at)])),
             job => match natives::guard(job, &self.key) {
                 Some(guard) => guard,
                 None => return Ok(None),
             },
         };
-        let script: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut self.conn).await?;
+        let script: String = match script {
+            Some(script) => redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut self.conn).await?,
+            None => String::new(),
+        };
         makes.exec_async(&mut self.conn).await?;
         Ok(Some(Bare { guard: Some(script), ..self }))
     }
@@ -350,6 +353,10 @@ impl Step for Bare {
                 }
                 (Job::LockCycle | Job::CounterAdd, Some(Value::Int(done))) => *done == 1,
                 (Job::LockCycle | Job::FastAdd | Job::SetAdd | Job::SetRead | Job::UniqueAdd, _) => true,
+                (Job::HashGet | Job::MemberHas | Job::RecordGet, Some(both)) if self.guard.is_some() => {
+                    natives::behind_mark(self.job, both)
+                        .is_some_and(|found| natives::is_right(self.job, self.at, &found))
+                }
                 (job, Some(answer)) => natives::is_right(job, self.at, answer),
             };
             if !is_right {

@@ -14,6 +14,8 @@ const BARE_AND_TASK: &str = "bare commands, a task started between";
 const FENCED: &str = "bare scripts that keep a fencing token, a task started between";
 /// The same with what tells a loss: a mark that each write looks for.
 const GUARDED: &str = "bare scripts that look before they write";
+/// The same of a read, which asks for the mark beside.
+const GUARDED_READ: &str = "bare commands that read the mark, too";
 const RSLOCK: &str = "rslock";
 const DISTKIT: &str = "distkit";
 const POTTERY: &str = "pottery (Python)";
@@ -117,6 +119,10 @@ impl Job {
             Job::UniqueAdd | Job::MemberAdd => (GUARDED, "EVALSHA: SISMEMBER, SADD"),
             Job::HashSet => (GUARDED, "EVALSHA: HEXISTS, HSET"),
             Job::RecordSet => (GUARDED, "EVALSHA: GETRANGE, BITFIELD"),
+            Job::SetAdd => (GUARDED, "EVALSHA: GETRANGE, APPEND"),
+            Job::HashGet => (GUARDED_READ, "HMGET of both"),
+            Job::MemberHas => (GUARDED_READ, "SMISMEMBER of both"),
+            Job::RecordGet => (GUARDED_READ, "BITFIELD GET of both"),
             _ => return None,
         })
     }

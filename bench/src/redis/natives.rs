@@ -24,6 +24,7 @@ const RECORDS_OF_MARK: u64 = 4;
 const GUARDED_SADD: &str = "if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 0 then return false end return redis.call('SADD', KEYS[1], ARGV[2])";
 const GUARDED_HSET: &str = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return false end return redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])";
 const GUARDED_BITFIELD: &str = "if redis.call('GETRANGE', KEYS[1], '0', '3') ~= ARGV[1] then return false end return redis.call('BITFIELD', KEYS[1], 'SET', ARGV[2], ARGV[3], ARGV[4])";
+const GUARDED_APPEND: &str = "if redis.call('GETRANGE', KEYS[1], '0', '3') ~= ARGV[1] then return false end return redis.call('APPEND', KEYS[1], ARGV[2])";
 const GUARDED_INCRBY: &str =
     "if redis.call('EXISTS', KEYS[1]) == 0 then return false end return redis.call('INCRBY', KEYS[1], ARGV[2])";
 /// Commands in a pipeline that fills.
@@ -160,26 +161,35 @@ fn position(id: u64) -> String {
     format!("#{}", id + RECORDS_OF_MARK)
 }
 
-/// The script of who looks for a mark before it writes, and what makes the mark; `None` for a job that needs none, or has its own.
-pub(super) fn guard(job: Job, key: &str) -> Option<(&'static str, Pipeline)> {
+/// The script of who looks for a mark before it writes, if it takes one, and what makes the mark; `None` for a job that needs none, or has its own.
+pub(super) fn guard(job: Job, key: &str) -> Option<(Option<&'static str>, Pipeline)> {
     Some(match job {
-        Job::FastAdd => (GUARDED_INCRBY, command(&["SET", key, "0"])),
-        Job::UniqueAdd | Job::MemberAdd => (GUARDED_SADD, command(&["SADD", key, MARK])),
-        Job::HashSet => (GUARDED_HSET, command(&["HSET", key, MARK, ""])),
-        Job::RecordSet => (GUARDED_BITFIELD, command(&["SETRANGE", key, "0", MARK])),
+        Job::FastAdd => (Some(GUARDED_INCRBY), command(&["SET", key, "0"])),
+        Job::SetAdd => (Some(GUARDED_APPEND), command(&["SET", key, MARK])),
+        Job::UniqueAdd | Job::MemberAdd => (Some(GUARDED_SADD), command(&["SADD", key, MARK])),
+        Job::HashSet => (Some(GUARDED_HSET), command(&["HSET", key, MARK, ""])),
+        Job::RecordSet => (Some(GUARDED_BITFIELD), command(&["SETRANGE", key, "0", MARK])),
+        Job::MemberHas => (None, command(&["SADD", key, MARK])),
+        Job::HashGet => (None, command(&["HSET", key, MARK, ""])),
+        Job::RecordGet => (None, command(&["SETRANGE", key, "0", MARK])),
         _ => return None,
     })
 }
 
-/// The script of a step, by its name on the server.
+/// What a step of who looks for a mark sends: its script, by its name on the server, or a read of both.
 pub(super) fn guarded_trip(job: Job, script: &str, key: &str, at: u64) -> Option<Pipeline> {
     let (id, member) = (element(at), at.to_string());
+    let bits = format!("u{RECORD_BITS}");
     let send = |words: &[&str]| command(&[&["EVALSHA", script, "1", key, MARK], words].concat());
     Some(match job {
         Job::FastAdd => send(&["1"]),
         Job::UniqueAdd | Job::MemberAdd => send(&[&member]),
         Job::HashSet => send(&[&id.to_string(), &value(at)]),
-        Job::RecordSet => send(&[&format!("u{RECORD_BITS}"), &position(id), &place(at).to_string()]),
+        Job::SetAdd => send(&[&member]),
+        Job::RecordSet => send(&[&bits, &position(id), &place(at).to_string()]),
+        Job::HashGet => command(&["HMGET", key, MARK, &id.to_string()]),
+        Job::MemberHas => command(&["SMISMEMBER", key, MARK, &id.to_string()]),
+        Job::RecordGet => command(&["BITFIELD", key, "GET", "u32", "0", "GET", &bits, &position(id)]),
         _ => return None,
     })
 }
@@ -200,6 +210,19 @@ pub(super) fn trip(job: Job, key: &str, at: u64) -> Option<Pipeline> {
         Job::Lookup => command(&["GET", key]),
         _ => return None,
     })
+}
+
+/// What a read of both answers besides the mark; `None` where that is gone.
+pub(super) fn behind_mark(job: Job, answer: &Value) -> Option<Value> {
+    let Value::Array(both) = answer else { return None };
+    let [mark, found] = &both[..] else { return None };
+    match (job, mark) {
+        (Job::HashGet, Value::BulkString(_)) | (Job::MemberHas, Value::Int(1)) => Some(found.clone()),
+        (Job::RecordGet, Value::Int(mark)) if *mark == i64::from(u32::from_be_bytes(*b"mark")) => {
+            Some(Value::Array(vec![found.clone()]))
+        }
+        _ => None,
+    }
 }
 
 /// True if it is what the bare command of a step answers.

@@ -377,3 +377,35 @@ async fn find_first(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Fo
     }
     manifest::find(store, ctx, name).await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use larder_core::Verb;
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::Queue;
+    use crate::cell::tests::Answering;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_state_of_a_queue_that_others_write_at_each_of_eight_tries_is_dropped_as_it_is() {
+        let answering = Answering::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+        let (store, name) = (answering.shared(), Name::new("q").unwrap());
+        Queue::open_or_create(&store, "q").await.unwrap();
+        let manifest = find_first(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest;
+        let state = manifest.data_key(&name, 0).unwrap();
+        answering.asked();
+        answering.by({
+            let state = state.clone();
+            move |op| (op.key == state && matches!(op.verb, Verb::Delete { cas: Some(_) })).then_some(Ok(Reply::Exists))
+        });
+        let dropped = drop_structure(&store, Ctx::default(), &name).await.unwrap();
+        assert_eq!(dropped.map(|manifest| manifest.kind), Some(Kind::Queue));
+        let asked = answering.asked();
+        let deletes = asked.iter().flat_map(|(_, batch)| batch).filter(|op| op.key == state && !op.is_read());
+        let are_by_token: Vec<bool> = deletes.map(|op| op.cas().is_some()).collect();
+        assert_eq!(are_by_token, [&[true; 8][..], &[false]].concat());
+    }
+}

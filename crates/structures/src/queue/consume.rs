@@ -763,32 +763,5 @@ impl Plan {
 }
 
 #[cfg(test)]
-mod tests {
-    use larder_core::{ManualClock, StoreRef};
-    use larder_store_memory::MemoryStore;
-
-    use super::super::options::Settings;
-    use super::super::{LEASE_MIN, Queue};
-    use super::*;
-    use crate::manifest::Kind;
-    use crate::name::Name;
-
-    #[tokio::test]
-    async fn what_is_known_of_a_lease_that_ran_out_is_forgotten_with_the_claim() {
-        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000)));
-        let store: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().unwrap());
-        let queue = Queue::open_or_create(&store, "q").await.unwrap();
-        queue.push("a").await.unwrap();
-        let (name, settings) = (Name::new("q").unwrap(), Settings::default());
-        let (engine, view) = Engine::open(&store, &name, Kind::Queue, &settings, false).await.unwrap();
-        let mut consumer = Consumer::new(Arc::new(engine), view);
-        for attempt in 1..20 {
-            let (what, deadline) = (What::Claim { id: attempt, life: LEASE_MIN }, ambient::now() + settings.timeout);
-            let outcomes = consumer.apply(&[Change { ticket: 1, what, deadline }], false).await.unwrap();
-            let given = &outcomes[&1];
-            assert!(matches!(given, Ok(Given::Item { attempts, .. }) if u64::from(*attempts) == attempt), "{given:?}");
-            assert!(consumer.expired.is_empty(), "{:?}", consumer.expired);
-            clock.advance(LEASE_MIN * 2);
-        }
-    }
-}
+#[path = "consume_tests.rs"]
+mod tests;

@@ -497,4 +497,88 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_store_that_takes_five_ops_at_once_takes_queues_and_stacks() {
+        for kind in [Kind::Queue, Kind::Stack] {
+            let profile = |batch_ops_max| Profile { batch_ops_max, ..Profile::unlimited("test") };
+            check_profile(&profile(5), kind).unwrap();
+            let error = check_profile(&profile(4), kind).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("batches of 5 ops"), "{error}");
+        }
+    }
+
+    #[test]
+    fn segments_have_32_kib_if_not_said_otherwise_and_up_to_half_of_what_the_store_takes() {
+        let name = Name::new("q").unwrap();
+        let made = |segment_bytes, profile: &Profile| {
+            Settings { segment_bytes, ..Settings::default() }.params(profile, &name, Kind::Queue)
+        };
+        let large = Profile { item_bytes_max: 24 << 20, ..Profile::unlimited("test") };
+        let params = made(None, &large).unwrap();
+        assert_eq!((params.segment_bytes, params.bytes_max), (32 << 10, 1 << 30));
+        let params = made(Some(8 << 20), &large).unwrap();
+        assert_eq!(params.segment_bytes, 8 << 20);
+        assert_eq!(Params::decode(&params.encode()), Some(params), "it can be opened");
+        assert_eq!(made(Some(12 << 20 | 1), &large).unwrap_err().kind(), ErrorKind::BadInput);
+    }
+
+    /// However many writes there were: their numbers take the most bytes.
+    #[tokio::test]
+    async fn the_largest_item_fits_beside_all_that_a_segment_has_and_is_about_150_bytes_less_than_a_value() {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let name = Name::new("s").unwrap();
+        let (engine, _) = Engine::open(&store, &name, Kind::Stack, &Settings::default(), true).await.unwrap();
+        let below = layout::Below { segment: Some(u64::MAX / 2 - 2), is_guess: false };
+        let note = layout::note_frame(&layout::Record::new(u64::MAX - 1, 1, below), u64::MAX, u64::MAX);
+        let segment = layout::segment(u64::MAX - 1, 1, Some(note));
+        let mut elements = Vec::new();
+        let item = vec![b'x'; engine.item_bytes_max()];
+        crate::append::layout::put_element(&mut elements, crate::append::Action::Put, &item);
+        let place = layout::place(u64::MAX - 1, 1);
+        let frame = crate::append::layout::frame(place, u64::MAX, u64::MAX, &elements);
+        assert!(segment.len() + frame.len() <= engine.value_bytes_max, "{} bytes", segment.len() + frame.len());
+        let less = engine.value_bytes_max - engine.item_bytes_max();
+        assert!((140..=160).contains(&less), "{less} bytes less");
+    }
+
+    async fn run(engine: &Engine, batch: impl IntoIterator<Item = Op>) -> Vec<Result<Reply>> {
+        engine.store.run(Ctx::default(), Batch::from_iter(batch)).await.into_iter().collect()
+    }
+
+    #[tokio::test]
+    async fn a_link_that_a_state_left_which_was_set_back_gives_way_unless_others_write_it_meanwhile() {
+        let engine = opened().await;
+        let put = |incarnation| {
+            let link = layout::link(engine.generation(), 3, incarnation);
+            Op::put(engine.link_key(3).unwrap(), PutMode::Set, link, Ttl::Never)
+        };
+        for (meanwhile, is_linked, now) in [(None, true, 8), (Some(put(9)), false, 9)] {
+            run(&engine, [put(7)]).await;
+            let [added, read] = run(&engine, engine.link_ops(3, 8).unwrap()).await.try_into().unwrap();
+            run(&engine, meanwhile).await;
+            assert_eq!(engine.is_linked(Ctx::default(), 3, 8, added, read).await.unwrap(), is_linked);
+            let read = run(&engine, [engine.link_read(3).unwrap()]).await.remove(0).unwrap();
+            assert_eq!(engine.linked(3, read).unwrap(), Some(now));
+        }
+    }
+
+    /// The state said so itself, and then went back to before that: both were found anew.
+    #[tokio::test]
+    async fn losses_that_are_found_after_a_state_went_back_are_not_taken_for_those_that_were_heard_of() {
+        let engine = opened().await;
+        let read = |seq, found, told| {
+            let state = State { seq, found, told, ..State::first(1) };
+            let cas = Some(Cas { token: seq, session: 1 });
+            let item = larder_core::Item { value: state.encode(engine.generation()), cas, ..Default::default() };
+            engine.view(Ok(Reply::Item(item)), 0).unwrap()
+        };
+        engine.note_heard(2);
+        read(10, 2, 1);
+        assert_eq!(engine.heard(), 2, "nobody else is known to have heard of the second");
+        read(11, 2, 2);
+        read(12, 2, 0);
+        assert_eq!(engine.heard(), 0);
+    }
 }

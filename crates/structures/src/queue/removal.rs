@@ -381,7 +381,7 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use larder_core::{Cas, Effect, Error, ErrorKind, StoreRef, Verb};
+    use larder_core::{Cas, Effect, Error, ErrorKind, PutMode, StoreRef, Ttl, Verb};
     use larder_store_memory::MemoryStore;
 
     use super::super::engine::Engine;
@@ -668,5 +668,36 @@ mod tests {
         let begin = tokio::time::Instant::now();
         consumer.clear_up(Ctx { deadline: Some(ambient::now() + Duration::from_secs(60)) }).await;
         assert!(begin.elapsed().is_zero(), "it waited for {:?}", begin.elapsed());
+    }
+
+    /// Others wait for it: whoever gave up would let them tell a loss that is none.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_removal_met_with_is_noted_also_where_others_are_first_ten_times() {
+        // A machine that stands still for as long as others wait makes it give up, once.
+        for _ in 0..20 {
+            let answering = Answering::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+            let store = answering.shared();
+            let mut consumer = consumer(&store).await;
+            let (state, mut shelf) = drained(1);
+            shelf.keep(0, None, state.tail, state.seq);
+            let (engine, value) = (consumer.engine.clone(), state.encode(consumer.engine.generation()));
+            let put = Op::put(engine.cell.key.clone(), PutMode::Set, value, Ttl::Never);
+            let mut replies = store.run(Ctx::default(), Batch::from_iter([put, engine.cell.read_op()])).await;
+            consumer.view = Some(engine.view(replies.remove(1), 0).unwrap());
+            consumer.shelf = shelf;
+            consumer.removals.may_evict = true;
+            consumer.removals.known.insert(100, Removal::Removed);
+            let mut others = 0..10;
+            answering.by(move |op| {
+                let is_write = matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. });
+                is_write.then(|| others.next()).flatten().map(|_| Ok(Reply::Exists))
+            });
+            consumer.clear_up(Ctx { deadline: Some(ambient::now() + Duration::from_secs(60)) }).await;
+            let reply = store.run(Ctx::default(), Batch::from_iter([engine.cell.read_op()])).await.remove(0);
+            if engine.view(reply, 0).unwrap().state.records.iter().all(|record| record.segment != 0) {
+                return;
+            }
+        }
+        panic!("it was never noted");
     }
 }

@@ -711,3 +711,7 @@ impl Drop for Repairing {
         self.0.repairing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
+
+#[cfg(test)]
+#[path = "list_tests.rs"]
+mod tests;

@@ -677,3 +677,7 @@ fn unlisted() -> Error {
 fn begun(error: Error, is_begun: bool) -> Error {
     if is_begun { unknown(error) } else { error }
 }
+
+#[cfg(test)]
+#[path = "put_tests.rs"]
+mod tests;

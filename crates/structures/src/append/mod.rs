@@ -21,7 +21,8 @@
 //! - A value that is gone is [`Lost`](larder_core::ErrorKind::Lost), and the change unknown that may have landed in it. A value that is older than one that this handle saw is
 //!   [`RolledBack`](larder_core::ErrorKind::RolledBack), however it has grown since: its epoch and length only grow, within an
 //!   epoch it begins with what was read of it, and every sequence of the handle's own that was acknowledged is there. A rollback
-//!   is missed where it was compacted since, but for the handle's own sequences above the one that the snapshot has of it.
+//!   is missed where it was compacted since, but for the handle's own sequences above the one that the snapshot has of it: all of them, where it
+//!   names fewer than 16 writers and not this one.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -123,7 +123,7 @@ impl Seen {
             ));
         }
         let must_show = self.is_in_epoch && now.0 == epoch;
-        if last < self.acked && (must_show || (last > 0 && !self.may_be_forgotten(is_same_epoch, trace))) {
+        if last < self.acked && (must_show || !self.may_be_forgotten(is_same_epoch, trace)) {
             return Some(format!("this handle's write {} was acknowledged and is gone", self.acked));
         }
         if is_same_epoch && trace.digest_at_bytes != Some(self.digest) {
@@ -244,6 +244,9 @@ mod tests {
         let why = seen.contradicted((2, 80), 3, &trace(Some(3), &[]));
         assert_eq!(why.as_deref(), Some("this handle's write 5 was acknowledged and is gone"));
         assert_eq!(seen.contradicted((2, 80), 5, &trace(Some(5), &[])), None);
+        // Nor may it be that it was forgotten where nobody was.
+        let why = seen.contradicted((2, 80), 0, &trace(None, &[]));
+        assert_eq!(why.as_deref(), Some("this handle's write 5 was acknowledged and is gone"));
     }
 
     #[test]

@@ -310,6 +310,26 @@ async fn a_value_that_went_back_is_rolled_back() {
     assert_eq!(third.members().await.unwrap_err().kind(), ErrorKind::RolledBack);
 }
 
+/// What others compacted says of everybody who wrote what it holds, as long as they are few: who is not among them wrote nothing that is in it.
+#[tokio::test]
+async fn a_value_that_went_back_to_before_all_writes_of_a_handle_and_was_compacted_since_is_rolled_back() {
+    let store = Probe::new().shared();
+    let set = Set::open_or_create(&store, "s").await.unwrap();
+    let key = shard_key(&store, "s", 0).await;
+    let empty = value_of(&store, &key).await;
+    set.add(["a"]).await.unwrap();
+    assert_eq!(sorted(&set).await, ["a"]);
+    set_value(&store, &key, empty).await;
+    let other = Set::open(&store, "s").await.unwrap();
+    other.add(["b"]).await.unwrap();
+    other.remove(["b"]).await.unwrap();
+    other.compact().await.unwrap();
+    other.add([[b'x'; 500]]).await.unwrap();
+    let error = set.members().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RolledBack);
+    assert!(error.to_string().contains("write 1 was acknowledged and is gone"), "{error}");
+}
+
 #[tokio::test]
 async fn a_value_that_went_back_and_has_outgrown_what_was_seen_is_rolled_back() {
     for has_read in [true, false] {

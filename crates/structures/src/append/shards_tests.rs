@@ -217,3 +217,39 @@ async fn the_smallest_values_that_a_shard_lives_under_have_room_for_as_much_as_i
     let Err(error) = made(2 * RESERVED_BYTES - beside - 1).1 else { panic!("it has no room") };
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
+
+/// A store whose items take less than those of the one behind it.
+#[derive(Debug)]
+struct Smaller(StoreRef, usize);
+
+impl larder_core::Store for Smaller {
+    fn profile(&self) -> Arc<larder_core::Profile> {
+        let profile = (*self.0.profile()).clone();
+        Arc::new(larder_core::Profile { item_bytes_max: self.1, ..profile })
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> larder_core::Run<'a> {
+        self.0.run(ctx, batch)
+    }
+}
+
+#[tokio::test]
+async fn a_shard_is_written_anew_where_that_fills_an_item_to_the_byte() {
+    let (store, shards) = made("filled", 1).await;
+    let elements: Vec<Vec<u8>> = (0..200u8).map(|number| vec![number; 100]).collect();
+    append(&store, &shards, (1, 1), &elements).await;
+    let bytes = shards.compact_these(Ctx::default(), vec![0], true).await.unwrap()[0].bytes;
+    let name = Name::new("filled").unwrap();
+    let manifest = manifest::find(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest;
+    let beside = store.profile().item_bytes_max - shards.value_bytes_max();
+    for (room_bytes, is_full) in [(bytes, false), (bytes - 1, true)] {
+        let smaller: StoreRef = Arc::new(Smaller(store.clone(), room_bytes + beside));
+        let tuning = Tuning { clock: SystemClock::shared(), dirty_bytes: DIRTY_BYTES };
+        let shards = Shards::<Entries>::new(&smaller, &name, &manifest, tuning).unwrap();
+        assert_eq!(shards.value_bytes_max(), room_bytes);
+        match shards.compact_these(Ctx::default(), vec![0], true).await {
+            Ok(stats) => assert!(!is_full && stats[0].bytes == bytes, "{stats:?} of {room_bytes}"),
+            Err(error) => assert!(is_full && error.kind() == ErrorKind::Full, "{error}"),
+        }
+    }
+}

@@ -389,3 +389,7 @@ impl Pending {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;

@@ -160,3 +160,19 @@ async fn behind_a_write_in_doubt_the_commits_are_looked_at_before_another_number
     let (commits, _) = keeper.current(Ctx::default()).await.unwrap();
     assert_eq!((commits.last(), commits.fate(1, 7)), (1, Fate::Won));
 }
+
+#[test]
+fn who_settled_in_vain_tries_again_half_as_many_numbers_later() {
+    let keeper = keeper(2, MemoryStore::new());
+    let mut commits = Commits::new(keeper.generation, keeper.shards);
+    while !keeper.wants_tidying(&commits) {
+        commits = commits.next(0, [], 0, 0);
+    }
+    let numbers = commits.len();
+    keeper.tidied_in_vain(&commits);
+    for later in 0..numbers / 2 {
+        assert!(!keeper.wants_tidying(&commits), "{later} later");
+        commits = commits.next(0, [], 0, 0);
+    }
+    assert!(keeper.wants_tidying(&commits));
+}

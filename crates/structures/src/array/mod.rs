@@ -559,3 +559,6 @@ impl Array {
 pub(crate) fn pieces(name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     if manifest.shards > 1 { Ok(vec![manifest.data_key(name, keeper::INDEX)?]) } else { Ok(Vec::new()) }
 }
+
+#[cfg(test)]
+mod tests;

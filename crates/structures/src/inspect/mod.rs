@@ -252,3 +252,6 @@ impl Inspection {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -537,7 +537,9 @@ fn seen(before: Option<&Sight>, part: &PartValue<'_>, cas: Cas, told: Option<Cas
 
 #[cfg(test)]
 mod tests {
-    use larder_core::{ManualClock, StoreRef};
+    use std::sync::Mutex;
+
+    use larder_core::{ManualClock, Profile, Run, Store, StoreRef};
     use larder_store_memory::MemoryStore;
 
     use super::*;
@@ -604,5 +606,36 @@ mod tests {
         tail.poll().await.unwrap().whole().unwrap();
         let part = |time_ms: u64| tail.inner.key(At { chunk: time_ms / 60_000, part: 0 }).unwrap();
         assert_eq!(keys(&tail), [list, part(now_ms), part(now_ms - 60_000)]);
+    }
+
+    /// A store that tells of no change, and when it was asked.
+    #[derive(Debug)]
+    struct Polled(StoreRef, Mutex<Vec<tokio::time::Instant>>);
+
+    impl Store for Polled {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { watch: false, ..(*self.0.profile()).clone() })
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+            self.1.lock().unwrap().push(tokio::time::Instant::now());
+            self.0.run(ctx, batch)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_between_two_looks_is_of_the_upper_half_of_what_was_said_and_never_longer() {
+        let polled = Arc::new(Polled(Arc::new(MemoryStore::new()), Mutex::default()));
+        let store: StoreRef = polled.clone();
+        let log = EventLog::open_or_create(&store, "polled").await.unwrap();
+        let mut tail = log.tail(Cursor::default()).unwrap().every(Duration::from_secs(10));
+        polled.1.lock().unwrap().clear();
+        tokio::time::timeout(Duration::from_secs(600), tail.next()).await.unwrap_err();
+        let looks = std::mem::take(&mut *polled.1.lock().unwrap());
+        assert!(looks.len() >= 60, "{} looks", looks.len());
+        for pause in looks.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()) {
+            // Timers count milliseconds.
+            assert!((5_000..=10_001).contains(&pause), "{pause} ms");
+        }
     }
 }

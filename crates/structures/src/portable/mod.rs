@@ -130,3 +130,6 @@ fn portable_manifest(manifest: &Manifest) -> Option<Manifest> {
         _ => sharded::portable::manifest(manifest),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -372,4 +372,30 @@ mod tests {
         assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(told(name), ["loss: lost"]);
     }
+
+    /// The same member many times over is dirt; who has appended as much as was left looks at it with the next change.
+    #[tokio::test]
+    async fn a_text_is_looked_at_behind_the_change_with_which_more_was_appended_than_was_left() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let key = Key::new("dirty").unwrap();
+        let text = Arc::new(Text::new(&store, key.clone(), &SetOptions::default().dirtiness(10)));
+        text.until_look.store(usize::MAX, Ordering::Relaxed);
+        let bytes = async || {
+            // A compaction beside the caller has its turn.
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            store.get(key.clone()).await.unwrap().unwrap().value.len()
+        };
+        for _ in 0..20 {
+            text.change(Action::Put, ["abc"]).await.unwrap();
+        }
+        assert_eq!(bytes().await, 20 * 5);
+        // Each change appends five bytes.
+        text.until_look.store(7, Ordering::Relaxed);
+        text.change(Action::Put, ["abc"]).await.unwrap();
+        assert_eq!(bytes().await, 21 * 5, "two are left");
+        text.change(Action::Put, ["abc"]).await.unwrap();
+        assert!(bytes().await < 10, "{}", bytes().await);
+    }
 }

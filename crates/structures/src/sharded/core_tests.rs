@@ -39,6 +39,17 @@ fn a_native_shard_is_what_its_mark_says() {
     }
 }
 
+#[tokio::test]
+async fn whether_a_number_is_taken_is_told_by_the_map_that_is_known() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let settings = crate::sharded::make::Settings { shards: Some(3), dense: Some(100), ..Default::default() };
+    let set = settings.open(&store, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
+    assert!(set.takes(b"0").is_ok() && set.takes(b"299").is_ok());
+    for name in ["300", "x", "01"] {
+        assert_eq!(set.takes(name.as_bytes()).unwrap_err().kind(), ErrorKind::BadInput, "{name}");
+    }
+}
+
 /// Who counts a shard looks at its mark before and after: filled in between, the count may be of either.
 #[test]
 fn a_count_of_a_native_shard_holds_where_it_was_the_same_before_and_after() {

@@ -77,3 +77,7 @@ impl Dense {
         (u64::from(per_shard) < entries_max && per_shard < self.per_shard).then_some(per_shard)
     }
 }
+
+#[cfg(test)]
+#[path = "dense_tests.rs"]
+mod tests;

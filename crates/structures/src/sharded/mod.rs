@@ -83,6 +83,8 @@
 //! A shard takes one more entry, for its mark. [`stat`](ShardedHash::stat) says how a shard is really kept, and when the server's limits have it unpacked.
 //! There are at most 65,535 shards. A name has at most 65,535 bytes; a value, and where shards are items a whole shard, what an item of the store takes under the longest key that a shard can have.
 
+#[cfg(test)]
+mod back_tests;
 mod core;
 mod dense;
 mod ends;

@@ -285,6 +285,32 @@ mod tests {
                 told.ends_with(&format!("set {setting} to 1024, and reshard: what is written anew is packed")),
                 "{told}"
             );
+            // The mark is one more than 512.
+            let told = core.advice("hashtable", 1, 512, 3_000);
+            assert!(told.contains(&format!("set {setting} to 1024, and reshard")), "{told}");
+        }
+    }
+
+    /// Numbers are short, but what a hash keeps under them need not be; and a set of anything has members that are long.
+    #[test]
+    fn a_shard_with_few_elements_is_not_packed_for_their_length_but_in_a_set_of_integers() {
+        let encodings = Encodings {
+            hash_entries_max: 512,
+            hash_value_bytes_max: 64,
+            set_integers_max: 512,
+            set_entries_max: 128,
+            set_value_bytes_max: 32,
+            ..Encodings::default()
+        };
+        for (kind, is_dense, why) in [
+            (Kind::ShardedHash, true, "one is longer than hash-max-listpack-value (64 bytes), or was"),
+            (Kind::ShardedSet, false, "one is longer than set-max-listpack-value (32 bytes), or was"),
+            (Kind::ShardedSet, true, "one had more than set-max-intset-entries (512) before"),
+        ] {
+            let mut core = core(kind, encodings);
+            core.params.is_dense = is_dense;
+            let told = core.advice("hashtable", 1, 100, 300);
+            assert!(told.ends_with(why), "{told}");
         }
     }
 

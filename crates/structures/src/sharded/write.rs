@@ -547,3 +547,7 @@ fn applied(shard: &mut Shard, group: &Group, changes: &[Change]) -> Applied {
     }
     if is_changed { Applied::Changed(told) } else { Applied::Same(told) }
 }
+
+#[cfg(test)]
+#[path = "write_tests.rs"]
+mod tests;

@@ -17,3 +17,31 @@ pub(crate) fn check(timeout: Duration) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use larder_core::{StoreRef, ambient};
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::Set;
+    use crate::cell::tests::Answering;
+
+    /// As all options say.
+    #[tokio::test]
+    async fn a_call_takes_a_day_at_the_most_whatever_it_is_told() {
+        const DAY: Duration = Duration::from_secs(86_400);
+        let memory: StoreRef = Arc::new(MemoryStore::new());
+        let answering = Answering::over(&memory);
+        for timeout in [DAY - Duration::from_secs(1), DAY, DAY + Duration::from_secs(1), Duration::MAX] {
+            let longest = timeout.min(DAY);
+            let began = ambient::now();
+            Set::options().timeout(timeout).open_or_create(&answering.shared(), "set").await.unwrap();
+            let ended = ambient::now();
+            let latest = answering.asked().into_iter().filter_map(|(ctx, _)| ctx.deadline).max().unwrap();
+            assert!((began + longest..=ended + longest).contains(&latest), "{timeout:?}: {:?}", latest - began);
+        }
+    }
+}

@@ -297,7 +297,7 @@ impl fmt::Debug for Vigil {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use larder_core::SystemClock;
+    use larder_core::{Item, Profile, Run, Store, SystemClock, Verb};
     use larder_store_memory::MemoryStore;
 
     use super::*;
@@ -305,7 +305,11 @@ mod tests {
     use crate::manifest::Kind;
 
     fn counter(copies: u8) -> (Arc<Answering>, Arc<Vigil>) {
-        let answering = Answering::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+        counter_on(Arc::new(MemoryStore::new()), copies)
+    }
+
+    fn counter_on(store: StoreRef, copies: u8) -> (Arc<Answering>, Arc<Vigil>) {
+        let answering = Answering::over(&store);
         let manifest = Manifest { copies, ..Manifest::new(Kind::Counter, 1, 1, Bytes::new()) };
         let name = Name::new("n").unwrap();
         let vigil = Vigil::new(&answering.shared(), SystemClock::shared(), &name, &manifest).unwrap();
@@ -343,5 +347,46 @@ mod tests {
         assert!(
             matches!(vigil.look(Ctx::default(), Batch::new()).await.1, Sight::Ours { missing } if missing.is_empty())
         );
+    }
+
+    /// A store that refuses to delete by token.
+    #[derive(Debug)]
+    struct Tokenless(MemoryStore);
+
+    impl Store for Tokenless {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { delete_cas: false, ..(*self.0.profile()).clone() })
+        }
+
+        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+            let reply = |op: &Op| match op.verb {
+                Verb::Delete { cas: Some(_) } => Err(Error::new(ErrorKind::Unsupported, "a delete by token")),
+                _ => self.0.apply(op),
+            };
+            Run::Ready(batch.iter().map(reply).collect())
+        }
+    }
+
+    /// The data go while the copy is written.
+    #[tokio::test]
+    async fn a_copy_that_came_behind_a_drop_is_taken_back_also_where_nothing_is_deleted_by_token() {
+        let stores: [StoreRef; 2] = [Arc::new(MemoryStore::new()), Arc::new(Tokenless(MemoryStore::new()))];
+        for store in stores {
+            let (answering, vigil) = counter_on(store, 3);
+            let data = vigil.manifest.cells(&vigil.name, 0).unwrap().remove(0).key;
+            let mut is_dropped = false;
+            answering.by(move |op| {
+                is_dropped |= !op.is_read();
+                let reply = if is_dropped { Reply::Miss } else { Reply::Item(Item::default()) };
+                (op.key == data).then_some(Ok(reply))
+            });
+            vigil.put_back(vec![(1, PutMode::Add)]);
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            let asked = answering.asked();
+            assert_eq!(asked.len(), 4, "data, the copy, data, and away with it: {asked:?}");
+            assert!(matches!(vigil.look(Ctx::default(), Batch::new()).await.1, Sight::Gone { .. }));
+        }
     }
 }

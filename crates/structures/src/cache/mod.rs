@@ -591,4 +591,14 @@ mod tests {
     fn keys_and_times_are_limited_as_documented() {
         assert_eq!((KEY_BYTES_MAX, DAY), (8_192, Duration::from_secs(86_400)));
     }
+
+    #[test]
+    fn ttl_and_stale_window_together_may_be_as_long_as_the_store_keeps_anything() {
+        let profile = Profile { ttl_max: Duration::from_secs(100), ..Profile::unlimited("test") };
+        let checked = |stale_ms| {
+            let options = Cache::options().ttl(Duration::from_secs(60)).stale(Duration::from_millis(stale_ms));
+            options.check(&profile).map_err(|error| error.kind())
+        };
+        assert_eq!([checked(40_000), checked(40_001)], [Ok(()), Err(ErrorKind::BadInput)]);
+    }
 }

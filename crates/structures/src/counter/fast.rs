@@ -291,7 +291,42 @@ fn unbiased(number: u64) -> i128 {
 
 #[cfg(test)]
 mod tests {
+    use larder_core::{Run, Store, SystemClock, Verb};
+
     use super::*;
+
+    /// A store that holds these bytes under one native key, and nothing else.
+    #[derive(Debug)]
+    struct Holding(Vec<u8>);
+
+    impl Store for Holding {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { natives: NATIVE, ..Profile::unlimited("test") })
+        }
+
+        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+            let read = |op: &Op| {
+                let Verb::Native(native) = &op.verb else { return Ok(Reply::Miss) };
+                let Native::BitsRead { offset_bytes, len_bytes } = &**native else { panic!("{native:?}") };
+                let bytes = self.0.iter().skip(*offset_bytes as usize).take(*len_bytes as usize);
+                Ok(NativeReply::Bytes(bytes.copied().collect()).into())
+            };
+            Run::Ready(batch.iter().map(read).collect())
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_go_on_behind_a_native_number_are_none() {
+        let native = Manifest { generation: 0xab, ..Manifest::new(Kind::FastCounter, LAYOUT_NATIVE, 1, Bytes::new()) };
+        let ours = [0xab, BIAS + 5].map(u64::to_be_bytes).concat();
+        let read = async |bytes: Vec<u8>| {
+            let (store, name) = (Arc::new(Holding(bytes)), Name::new("n").unwrap());
+            let fast = Fast::new(store, name, &native, Duration::from_secs(1), SystemClock::shared()).unwrap();
+            fast.get(Ctx::default()).await.map_err(|error| error.kind())
+        };
+        assert_eq!(read(ours.clone()).await, Ok(5));
+        assert_eq!(read([&ours[..], b"x"].concat()).await, Err(ErrorKind::Lost), "another program's");
+    }
 
     /// 31 writers that all leave the range at once end where the server's arithmetic still counts.
     #[test]

@@ -454,11 +454,11 @@ async fn round(
 mod tests {
     use std::sync::Arc;
 
-    use larder_core::{Op, Profile, Run, Store, StoreRef, SystemClock};
+    use larder_core::{Op, Profile, Run, Store, StoreRef, SystemClock, Verb};
     use larder_store_memory::MemoryStore;
 
     use super::*;
-    use crate::copies::COPIES_MAX;
+    use crate::copies::{self, COPIES_MAX};
     use crate::counter::layout::Mark;
     use crate::manifest::{Kind, Manifest};
     use crate::name::Name;
@@ -619,14 +619,42 @@ mod tests {
         }
 
         fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
-            Run::Ready(batch.iter().map(|op| self.0[usize::from(op.route.rank)].apply(op)).collect())
+            Run::Ready(batch.iter().map(|op| self.apply(op)).collect())
+        }
+    }
+
+    impl Three {
+        fn new() -> Three {
+            Three([(); 3].map(|()| MemoryStore::new()))
+        }
+
+        fn apply(&self, op: &Op) -> Result<Reply> {
+            self.0[usize::from(op.route.rank)].apply(op)
+        }
+    }
+
+    /// The same, of servers that keep items for ever, and refuse those that have a life.
+    #[derive(Debug)]
+    struct Lasting(Three);
+
+    impl Store for Lasting {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { ttl: TtlSupport::None, ..(*self.0.profile()).clone() })
+        }
+
+        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+            let reply = |op: &Op| match op.verb {
+                Verb::Put { ttl: Ttl::After(_), .. } => Err(Error::new(ErrorKind::Unsupported, "a ttl")),
+                _ => self.0.apply(op),
+            };
+            Run::Ready(batch.iter().map(reply).collect())
         }
     }
 
     /// The manifest is gone: the counter was dropped. No copy is made again; what needs none goes on.
     #[tokio::test]
     async fn of_slots_that_are_written_together_only_those_that_lack_a_copy_fail_where_none_may_be_made() {
-        let servers = Arc::new(Three([(); 3].map(|()| MemoryStore::new())));
+        let servers = Arc::new(Three::new());
         let store: StoreRef = servers.clone();
         let name = Name::new("c").unwrap();
         let manifest = Manifest { copies: 3, ..Manifest::new(Kind::Counter, 1, 2, Bytes::new()) };
@@ -642,5 +670,25 @@ mod tests {
         assert_eq!(thin.landed.unwrap_err().known_effect(), Effect::NotApplied);
         assert!(whole.landed.unwrap());
         assert_eq!(whole.now.unwrap().unwrap().slot, slot(1));
+    }
+
+    /// What holds the place of a copy until it is made again expires where items do; elsewhere it stays.
+    #[tokio::test]
+    async fn a_copy_is_made_again_also_by_servers_that_keep_items_for_ever() {
+        let servers = Arc::new(Lasting(Three::new()));
+        let (store, ctx): (StoreRef, _) = (servers.clone(), Ctx::default());
+        let name = Name::new("c").unwrap();
+        let manifest = Manifest { copies: 3, ..Manifest::new(Kind::Counter, 1, 1, Bytes::new()) };
+        copies::spread(&store, ctx, &name, &manifest, (0..3).map(|rank| (rank, PutMode::Add))).await;
+        let registers = Registers::new(store.clone(), &name, &manifest, SystemClock::shared()).unwrap();
+        assert!(store.run(ctx, registers.create_ops()).await.iter().all(Result::is_ok));
+        servers.0.0[2].apply(&Op::delete(manifest.data_key(&name, 0).unwrap())).unwrap();
+        let read = async || registers.read(ctx, 0..1).await.remove(0).unwrap().unwrap();
+        let view = read().await;
+        assert!(view.is_thin(), "one is missing");
+        let written = write(&registers, ctx, vec![Job { index: 0, view, next: slot(1) }]).await.remove(0);
+        assert!(written.landed.unwrap());
+        let now = read().await;
+        assert_eq!((now.is_thin(), now.slot), (false, slot(1)));
     }
 }

@@ -645,6 +645,14 @@ mod tests {
     }
 
     #[test]
+    fn what_two_schemas_have_otherwise_is_a_label_only_within_a_field_of_the_same_name() {
+        let schema = |name: &str, labels: [&str; 2]| Schema::new().choice(name, labels).build().unwrap();
+        let told = |other: Schema| schema("colour", ["red", "blue"]).difference(&other);
+        assert_eq!(told(schema("colour", ["red", "green"])), "label 2 of field colour is blue, not green");
+        assert_eq!(told(schema("tone", ["red", "blue"])), "field 1 is colour:red|blue, not tone:red|blue");
+    }
+
+    #[test]
     fn no_choice_is_the_number_zero() {
         let number = |label: Option<&str>| {
             let value = Value::Choice(label.map(str::to_owned));

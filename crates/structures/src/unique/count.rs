@@ -276,7 +276,25 @@ impl Stream<'_> {
 
 #[cfg(test)]
 mod tests {
+    use larder_core::{ManualClock, StoreRef};
+    use larder_store_memory::MemoryStore;
+
     use super::*;
+    use crate::unique::UniqueVisitors;
+
+    /// Of a sketch nothing is stored that could be counted: its figures are its estimate, with how far that may be off.
+    #[tokio::test]
+    async fn the_figures_of_a_sketched_period_have_its_count() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let clock = Arc::new(ManualClock::at(std::time::Duration::from_secs(1_700_000_000)));
+        let sketch = UniqueVisitors::options().precision(Precision::SKETCH).clock(clock);
+        let site = sketch.open_or_create(&store, "site").await.unwrap();
+        site.add(0..3_000u64).await.unwrap();
+        let count = site.count().await.unwrap();
+        assert!(count.visitors > 2_500 && count.stored == 0 && count.standard_error > 1.0, "{count:?}");
+        let stat = site.stat(site.current().unwrap()).await.unwrap().unwrap();
+        assert_eq!((stat.count, stat.shards), (count, 1));
+    }
 
     #[test]
     fn only_a_near_exact_count_is_corrected_and_only_where_it_can_be() {

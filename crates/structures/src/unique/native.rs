@@ -486,6 +486,7 @@ fn is_marked(reply: Reply) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use larder_core::{StoreRef, Verb};
+    use larder_layers::Counting;
     use larder_store_memory::MemoryStore;
     use proptest::prelude::*;
 
@@ -566,6 +567,21 @@ mod tests {
         assert_eq!(ids_of_batches(&[4, 4]).await, [[4], [4]]);
         assert_eq!(ids_of_batches(&[8]).await, [[8]], "one shard fills it");
         assert_eq!(ids_of_batches(&[20]).await, [[8], [8], [4]]);
+    }
+
+    /// A pause before another try may take what was left of the time.
+    #[tokio::test]
+    async fn behind_its_deadline_nothing_more_is_sent() {
+        let counting = Counting::new(Arc::new(MemoryStore::new()));
+        let store: StoreRef = Arc::new(counting.clone());
+        let site = UniqueVisitors::options().open_or_create(&store, "site").await.unwrap();
+        let spots = [7, 8].map(|offset| Spot { shard: 0, offset, low: 0 });
+        let before = counting.counts();
+        let told = site.0.core.add_members(ambient::now(), &Day { period: 0, head: head(4) }, &spots).await;
+        assert_eq!(counting.counts().since(&before).round_trips, 0);
+        let (error, count) = told.failed.unwrap();
+        assert_eq!((error.kind(), error.known_effect(), count), (ErrorKind::Timeout, Effect::NotApplied, 2));
+        assert_eq!(told.novelties, [Novelty::Unknown; 2]);
     }
 
     proptest! {

@@ -247,7 +247,16 @@ fn can_carry(store: &StoreRef, params: Params) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use larder_store_memory::MemoryStore;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_window_is_five_minutes_long_unless_said() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let site = VisitorsOptions::default().open_or_create(&store, "site").await.unwrap();
+        assert_eq!(site.period(), Duration::from_secs(300));
+    }
 
     #[test]
     fn visitors_as_no_release_makes_them_are_a_layout_mismatch() {

@@ -256,4 +256,16 @@ mod tests {
             assert!(files["layouts"].keys().any(is_it), "{name}");
         }
     }
+    /// A macro puts together the names of those that hold a call to its round trips.
+    #[test]
+    fn tests_of_the_suite_are_there_by_their_names_and_budgets_by_those_of_their_calls() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut known = Tests::default();
+        let mut are_there = |test: &str| {
+            let tests = BTreeSet::from([format!("memory::{test}")]);
+            known.are_all_there(root, Some("crates/structures/src/lookup/read.rs"), &tests).unwrap()
+        };
+        assert!(are_there("records_agree_with_a_model") && are_there("budget_lookup_get_many"));
+        assert!(!are_there("records_agree_with_no_model") && !are_there("budget_lookup_get_too_many"));
+    }
 }

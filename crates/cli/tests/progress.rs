@@ -1,14 +1,14 @@
 //! Bars of what takes long: drawn on standard error if that is a terminal, gone at the end, and never among the answers.
 
 mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::num::NonZeroU16;
 use std::ops::Range;
 use std::process::{Child, ChildStdin, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use common::{Done, larder, on, on_with_input, until, wait};
@@ -16,66 +16,39 @@ use indicatif::HumanCount;
 use larder_testkit::proxy::{Fault, Proxy};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
-use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::{Value, json};
+use terminal::{Screen, Terminal};
 
 const ROWS: NonZeroU16 = NonZeroU16::new(24).unwrap();
-const COLUMNS: NonZeroU16 = NonZeroU16::new(150).unwrap();
 /// Longer than what nothing is shown of.
 const PAUSE: Duration = Duration::from_secs(1);
 /// What is at stake is what is shown, and not how fast a busy machine is.
 const PATIENT: [&str; 3] = ["--json", "--timeout", "60s"];
 
-/// What a terminal shows, and all that was written to it.
-struct Screen {
-    shown: vt100::Parser,
-    written: Vec<u8>,
-}
-
-impl Screen {
-    /// The figures that were drawn right before some words.
-    fn figures(&self, words: &str) -> Vec<u64> {
-        let written = String::from_utf8_lossy(&self.written);
-        let figure = |before: &str| {
-            let figure = before.rsplit(|letter: char| !letter.is_ascii_digit() && letter != ',').next();
-            figure.and_then(|figure| figure.replace(',', "").parse().ok())
-        };
-        written.match_indices(words).filter_map(|(at, _)| figure(&written[..at])).collect()
-    }
+/// The figures that were drawn right before some words.
+fn figures(screen: &Screen, words: &str) -> Vec<u64> {
+    let written = String::from_utf8_lossy(&screen.written);
+    let figure = |before: &str| {
+        let figure = before.rsplit(|letter: char| !letter.is_ascii_digit() && letter != ',').next();
+        figure.and_then(|figure| figure.replace(',', "").parse().ok())
+    };
+    written.match_indices(words).filter_map(|(at, _)| figure(&written[..at])).collect()
 }
 
 /// A command whose standard error is a terminal. Nothing else of it is.
 struct Watched {
     child: Child,
     stdin: Option<ChildStdin>,
-    screen: Arc<Mutex<Screen>>,
-    reader: JoinHandle<()>,
+    terminal: Terminal,
 }
 
 impl Watched {
     fn start(url: &str, line: &str) -> Watched {
-        let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&main).unwrap();
-        unlockpt(&main).unwrap();
-        tcsetwinsize(&main, Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        let end = ioctl_tiocgptpeer(&main, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let (terminal, end) = Terminal::open(ROWS);
         let mut command = larder(PATIENT.into_iter().chain(line.split_whitespace()));
         command.env("LARDER_STORE", url).env("TERM", "xterm-256color").stdin(Stdio::piped()).stderr(end);
         let mut child = command.spawn().unwrap();
-        let screen = Screen { shown: vt100::Parser::new(ROWS, COLUMNS, 0), written: Vec::new() };
-        let screen = Arc::new(Mutex::new(screen));
-        let (mut main, seen) = (File::from(main), screen.clone());
-        let reader = thread::spawn(move || {
-            let mut bytes = [0; 4_096];
-            // It fails once the last end is closed.
-            while let Ok(count @ 1..) = main.read(&mut bytes) {
-                let mut seen = seen.lock().unwrap();
-                seen.shown.process(&bytes[..count]);
-                seen.written.extend_from_slice(&bytes[..count]);
-            }
-        });
-        Watched { stdin: child.stdin.take(), child, screen, reader }
+        Watched { stdin: child.stdin.take(), child, terminal }
     }
 
     fn write(&mut self, lines: &str) {
@@ -83,16 +56,14 @@ impl Watched {
     }
 
     fn figures(&self, words: &str) -> Vec<u64> {
-        self.screen.lock().unwrap().figures(words)
+        figures(&self.terminal.screen(), words)
     }
 
     /// Waits for the end: how the command ended, and what was drawn.
     fn end(mut self) -> (Done, Screen) {
         drop(self.stdin.take());
         let done = wait(self.child);
-        until("the end of what is drawn", || self.reader.is_finished());
-        self.reader.join().unwrap();
-        let screen = Arc::into_inner(self.screen).unwrap().into_inner().unwrap();
+        let screen = self.terminal.end();
         assert!(!screen.shown.screen().hide_cursor(), "the cursor is there again");
         (done, screen)
     }
@@ -157,7 +128,7 @@ fn visitors_of_standard_input_are_counted_while_they_come() {
     });
     let (answer, screen) = adding.answers();
     assert_eq!(answer["new"], all);
-    let figures = screen.figures(" elements");
+    let figures = figures(&screen, " elements");
     assert!(figures.is_sorted() && figures.last() <= Some(&all), "{figures:?}");
     let told = is_silent(&server.url(), &format!("unique add blog {new}"), [&lines(0..1_500), &lines(0..1_600)]);
     assert_eq!(told["new"], 1_600);
@@ -193,7 +164,7 @@ fn a_table_tells_what_was_read_of_standard_input() {
     until("both halves", || building.figures(" bytes read").last() == Some(&((first.len() + rest.len()) as u64)));
     let (answer, screen) = building.answers();
     assert_eq!((&answer["rows"], &answer["version"]), (&json!(900), &json!(1)));
-    grow(&screen.figures(" bytes read"));
+    grow(&figures(&screen, " bytes read"));
     assert_eq!(is_silent(&server.url(), build, [&first, &rest])["rows"], 900);
 }
 
@@ -214,9 +185,9 @@ fn a_table_tells_how_many_blocks_were_written_and_read_back() {
     assert_eq!(answer["rows"], 30_000);
     let items = answer["blocks"].as_u64().unwrap();
     for words in [" blocks written", " blocks read back"] {
-        let of = screen.figures(words);
+        let of = figures(&screen, words);
         assert!(!of.is_empty() && of.iter().all(|&of| of >= items), "{words}: {of:?} of {items} and a directory");
-        grow(&screen.figures(&format!(" of {}{words}", HumanCount(of[0]))));
+        grow(&figures(&screen, &format!(" of {}{words}", HumanCount(of[0]))));
     }
 }
 
@@ -230,7 +201,7 @@ fn a_table_tells_how_many_rows_are_packed() {
     std::fs::write(&file, format!("id,name\n{rows}")).unwrap();
     let (answer, screen) = Watched::start(&server.url(), &format!("lookup build names {}", file.display())).answers();
     assert_eq!(answer["rows"], 300_000);
-    let figures = screen.figures(" of 300,000 rows packed");
+    let figures = figures(&screen, " of 300,000 rows packed");
     // An optimized build may be done before anything is shown.
     assert!(!cfg!(debug_assertions) || figures.iter().any(|packed| *packed < 300_000), "{figures:?}");
     assert!(figures.is_sorted(), "{figures:?}");
@@ -243,7 +214,7 @@ fn a_resharding_tells_how_many_shards_are_filled() {
     let (_proxy, url) = late(&server, 20);
     let (answer, screen) = Watched::start(&url, "reshard seen --shards 300").answers();
     assert_eq!(answer, json!({"name": "seen", "shards": 300}));
-    let figures = screen.figures(" of 300 shards");
+    let figures = figures(&screen, " of 300 shards");
     grow(&figures);
     assert!(figures.last() <= Some(&300), "{figures:?}");
     assert_eq!(is_silent(&url, "reshard seen --shards 40", [""; 2])["shards"], 40);
@@ -259,10 +230,10 @@ fn a_report_of_memory_tells_how_many_keys_are_listed_and_measured() {
     let report = "memory report --rate 2000";
     let (answer, screen) = Watched::start(&server.url(), report).answers();
     assert_eq!(answer["keys"], 3_000);
-    let listed = screen.figures(" of 3,000 keys");
+    let listed = figures(&screen, " of 3,000 keys");
     grow(&listed);
     assert!(listed.last() <= Some(&3_000), "{listed:?}");
-    assert_eq!(screen.figures(" of 100 of the sample").last(), Some(&100));
+    assert_eq!(figures(&screen, " of 100 of the sample").last(), Some(&100));
     assert_eq!(is_silent(&server.url(), report, [""; 2])["keys"], 3_000);
 }
 
@@ -285,7 +256,7 @@ fn what_moves_or_lists_items_tells_how_many() {
         (store("to"), format!("restore {folder}/saved")),
     ] {
         let (_, screen) = Watched::start(&url, &line).answers();
-        let figures = screen.figures(" items");
+        let figures = figures(&screen, " items");
         assert!(figures.is_sorted() && figures.last() > Some(&0), "{line}: {figures:?}");
     }
     for (url, line) in [

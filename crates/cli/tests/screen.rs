@@ -1,74 +1,53 @@
 //! `larder top`, in a terminal and without one.
 
 mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZeroU16;
-use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::Child;
 use std::thread;
 
 use common::{larder, on, on_with_input, until, wait};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
+use terminal::Terminal;
 
 const ROWS: NonZeroU16 = NonZeroU16::new(45).unwrap();
-const COLUMNS: NonZeroU16 = NonZeroU16::new(150).unwrap();
 
 /// A command in a terminal of its own.
-struct Terminal {
+struct Shown {
     child: Child,
-    keyboard: File,
-    /// What is to be seen, and all that was written.
-    screen: Arc<Mutex<(vt100::Parser, Vec<u8>)>>,
+    terminal: Terminal,
 }
 
-impl Terminal {
-    fn start(url: &str, line: &str) -> Terminal {
-        let main: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&main).unwrap();
-        unlockpt(&main).unwrap();
-        let name = ptsname(&main, Vec::new()).unwrap();
-        tcsetwinsize(&main, Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        let end = || {
-            let path = std::path::Path::new(name.to_str().unwrap());
-            Stdio::from(File::options().read(true).write(true).open(path).unwrap())
-        };
+impl Shown {
+    fn start(url: &str, line: &str) -> Shown {
+        let (terminal, end) = Terminal::open(ROWS);
         let mut command = larder(line.split_whitespace());
         command.env("LARDER_STORE", url).env("TERM", "xterm-256color");
-        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        let screen = Arc::new(Mutex::new((vt100::Parser::new(ROWS, COLUMNS, 0), Vec::new())));
-        let (mut reader, seen) = (File::from(main.try_clone().unwrap()), screen.clone());
-        thread::spawn(move || {
-            let mut bytes = [0; 4_096];
-            // It fails once the last end is closed.
-            while let Ok(count @ 1..) = reader.read(&mut bytes) {
-                let mut seen = seen.lock().unwrap();
-                seen.0.process(&bytes[..count]);
-                seen.1.extend_from_slice(&bytes[..count]);
-            }
-        });
-        Terminal { child, keyboard: File::from(main), screen }
+        command.stdin(end.try_clone().unwrap()).stdout(end.try_clone().unwrap()).stderr(end);
+        Shown { child: command.spawn().unwrap(), terminal }
     }
 
     fn shows(&self, word: &str) -> bool {
-        self.screen.lock().unwrap().0.screen().contents().contains(word)
+        self.terminal.screen().shown.screen().contents().contains(word)
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.terminal.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
     /// The exit code; what was switched on of the terminal must have been switched off.
     fn end(self) -> i32 {
         let done = wait(self.child);
+        let screen = self.terminal.end();
+        let written = String::from_utf8_lossy(&screen.written);
         for restored in ["\x1b[?1049l", "\x1b[?25h"] {
-            let seen = self.screen.clone();
-            until("the terminal as it was", move || {
-                String::from_utf8_lossy(&seen.lock().unwrap().1).contains(restored)
-            });
+            assert!(written.contains(restored), "the terminal is as it was");
         }
         done.code()
     }
@@ -78,20 +57,20 @@ impl Terminal {
 fn the_screen_shows_what_a_server_does_until_q() {
     let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
     on(&server.url(), "counter add hits").exits(0);
-    let mut terminal = Terminal::start(&server.url(), "top --interval 100ms");
+    let mut terminal = Shown::start(&server.url(), "top --interval 100ms");
     for word in ["servers", "commands,", "structures", "counter", "7.0.15"] {
         until(word, || terminal.shows(word));
     }
-    terminal.keyboard.write_all(b"p").unwrap();
+    terminal.types("p");
     until("the pause", || terminal.shows("PAUSED"));
-    terminal.keyboard.write_all(b"q").unwrap();
+    terminal.types("q");
     assert_eq!(terminal.end(), 0);
 }
 
 #[test]
 fn the_terminal_is_given_back_on_a_signal_too() {
     let server = Memcached::start(Version::New, &[]);
-    let terminal = Terminal::start(&server.url(), "top --interval 100ms");
+    let terminal = Shown::start(&server.url(), "top --interval 100ms");
     until("the screen", || terminal.shows("servers"));
     kill_process(Pid::from_child(&terminal.child), Signal::TERM).unwrap();
     assert_eq!(terminal.end(), 128 + Signal::TERM.as_raw());
@@ -202,15 +181,13 @@ fn how_far_a_check_and_a_backup_have_come_is_shown_on_a_terminal() {
     on_with_input(&store, "set add tags -", words.join("\n").as_bytes()).exits(0);
     let dump = folder.path().join("all.dump");
     for line in ["check".to_owned(), format!("backup {}", dump.display())] {
-        let terminal = Terminal::start(&store, &line);
-        let seen = terminal.screen.clone();
-        wait(terminal.child).exits(0);
+        let Shown { child, terminal } = Shown::start(&store, &line);
+        wait(child).exits(0);
+        let screen = terminal.end();
         // What is answered at the end tells bytes, not kilobytes.
-        let text = || String::from_utf8_lossy(&seen.lock().unwrap().1).into_owned();
-        until("the answer", || text().contains(" bytes of values"));
-        let told = text();
-        assert!(told.contains(" items, ") && told.contains(" KiB"), "{line}: {told:?}");
-        let last = seen.lock().unwrap().0.screen().contents();
+        let told = String::from_utf8_lossy(&screen.written);
+        assert!(told.contains(" bytes of values") && told.contains(" items, ") && told.contains(" KiB"), "{told:?}");
+        let last = screen.shown.screen().contents();
         assert!(!last.contains("KiB"), "{line}: it is gone at the end: {last}");
     }
     let done = on(&store, "check");

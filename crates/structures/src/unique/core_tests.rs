@@ -1,10 +1,10 @@
 //! What is kept for how long, and what options take.
 
-use larder_core::{ManualClock, Profile, Run, Store};
+use larder_core::{ManualClock, Profile, PutMode, Run, Store, StoreExt};
 use larder_store_memory::MemoryStore;
 
 use super::*;
-use crate::unique::{Precision, UniqueVisitors, UniqueVisitorsOptions};
+use crate::unique::{Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -142,4 +142,41 @@ async fn periods_are_kept_for_ten_years_at_the_most() {
     let longer = UniqueVisitors::options().keep(ten_years + Duration::from_millis(1));
     let error = longer.open_or_create(&memory(), "site").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+}
+
+/// So far two calendars of the earth are apart.
+#[tokio::test]
+async fn a_period_is_added_to_from_twenty_six_hours_before_it_begins() {
+    let clock = clock();
+    let site = open(UniqueVisitors::options().expected(1).clock(clock.clone())).await;
+    let ahead = site.add_in(NOW + 2, [1u64]).await.unwrap_err();
+    assert_eq!(ahead.kind(), ErrorKind::BadInput, "{ahead}");
+    clock.advance(22 * HOUR - Duration::from_millis(1));
+    let ahead = site.add_in(NOW + 2, [1u64]).await.unwrap_err();
+    assert_eq!(ahead.kind(), ErrorKind::BadInput, "{ahead}");
+    assert!(ahead.to_string().contains("begins 93600001 ms ahead of this clock; the limit is 93600000 ms"), "{ahead}");
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(site.add_in(NOW + 2, [1u64]).await.unwrap(), [Novelty::New]);
+}
+
+/// Who reads it learns what became of the life that the list has.
+#[tokio::test]
+async fn a_period_is_told_to_be_made_again_where_another_life_of_it_stands_and_else_to_have_no_head() {
+    let (store, clock) = (memory(), clock());
+    let open = async || UniqueVisitors::options().expected(1).clock(clock.clone()).open_or_create(&store, "site").await;
+    let site = open().await.unwrap();
+    site.add([1u64]).await.unwrap();
+    let (core, fresh) = (&site.0.core, open().await.unwrap());
+    let key = core.head_key(NOW).unwrap();
+    let told = async |what: &str| {
+        let error = fresh.count().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+        assert!(error.to_string().contains(&format!(": {what}: ")), "{error}");
+    };
+    let other = Head { incarnation: 7, ..core.known(NOW).unwrap().head };
+    store.put(key, PutMode::Set, other.encode(), Ttl::Never).await.unwrap();
+    told("it was made again since").await;
+    // That one is forgotten, and its head counts as none.
+    core.ledger.register(core.deadline(), &[entry(NOW, 0, FORGOTTEN, 7)]).await.unwrap();
+    told("its head is gone").await;
 }

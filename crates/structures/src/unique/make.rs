@@ -416,3 +416,7 @@ pub(super) async fn pieces(
     let (listed, cas) = ledger::pieces_and_token(store, ctx, name, manifest).await?;
     Ok(Pieces { keys: keys_of(store, ctx, name, manifest, &listed).await?, cas })
 }
+
+#[cfg(test)]
+#[path = "make_tests.rs"]
+mod tests;

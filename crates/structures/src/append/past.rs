@@ -272,6 +272,9 @@ mod tests {
         seen.read(&seen.clone(), (2, 100), 5, &trace(Some(5), &[]));
         let why = seen.contradicted((2, 100), 0, &trace(None, &[]));
         assert_eq!(why.as_deref(), Some(gone));
+        // Also by a value whose snapshot has forgotten who wrote: which of the writes is gone is told, not only that the value is another.
+        let forgotten = Trace { is_complete: false, ..trace(None, &[]) };
+        assert_eq!(seen.contradicted((2, 100), 0, &forgotten).as_deref(), Some(gone));
     }
 
     /// What comes once more behind a snapshot that has forgotten its writer counts as new, and says nothing of later writes.

@@ -444,7 +444,50 @@ impl UnderWay {
 
 #[cfg(test)]
 mod tests {
+    use larder_core::StoreRef;
+    use larder_layers::Counting;
+    use larder_store_memory::MemoryStore;
+
     use super::*;
+    use crate::records::{PackedRecords, SHARDS_MAX};
+
+    /// A group of them has a place, is one number, or several: by the bits of its fields.
+    #[tokio::test]
+    async fn records_of_shards_that_were_never_made_are_counted_as_zeros() {
+        for fields in [&["n:u8"][..], &["n:u40"], &["n:u64"], &["n:u62", "m:u62"]] {
+            let store: StoreRef = Arc::new(MemoryStore::new());
+            let options =
+                PackedRecords::options().schema(Schema::parse(fields.iter().copied()).unwrap()).shard_bytes(64);
+            let records = options.open_or_create(&store, "users").await.unwrap();
+            records.set(1_000, &[("n", Value::Uint(7))]).await.unwrap();
+            let names = &["n", "m"][..fields.len()];
+            let counted = records.aggregate(names).await.unwrap();
+            let zeros = [Value::Uint(0), Value::Uint(0)];
+            assert_eq!((counted.records, counted.groups.len()), (1_001, 2), "{fields:?}");
+            assert_eq!(counted.count(&zeros[..names.len()]), 1_000, "{fields:?}");
+            assert_eq!(counted.groups[1].values[0], Value::Uint(7), "{fields:?}");
+        }
+    }
+
+    /// Four shards of 1 MiB: two for each batch.
+    #[tokio::test]
+    async fn shards_are_read_and_written_two_mib_at_a_time() {
+        let counting = Counting::new(Arc::new(MemoryStore::new()));
+        let store: StoreRef = Arc::new(counting.clone());
+        let fields = ["paid:bit", "a:bytes255", "b:bytes255", "c:bytes255", "d:bytes255"];
+        let options = PackedRecords::options().schema(Schema::parse(fields).unwrap()).shard_bytes(1 << 20);
+        let records = options.open_or_create(&store, "users").await.unwrap();
+        let per_shard = (records.id_max() + 1) / u64::from(SHARDS_MAX);
+        let paid = [("paid", Value::Bit(true))];
+        let set = async || records.set_many((0..4).map(|shard| (shard * per_shard, &paid[..]))).await.unwrap();
+        set().await;
+        let before = counting.counts();
+        set().await;
+        assert_eq!(counting.counts().since(&before).round_trips, 2 * 2, "a read and a write for every 2 MiB");
+        let before = counting.counts();
+        assert_eq!(records.aggregate(&["paid"]).await.unwrap().count(&[Value::Bit(true)]), 4);
+        assert_eq!(counting.counts().since(&before).round_trips, 3 + 2, "3, and 1 for every 2 MiB");
+    }
 
     #[test]
     fn one_group_more_than_are_counted_is_refused_whatever_its_width() {

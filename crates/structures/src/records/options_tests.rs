@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_core::Ctx;
+use larder_core::{Ctx, PutMode, Store, Ttl};
 use larder_store_memory::MemoryStore;
 
 use super::*;
@@ -18,6 +18,34 @@ fn a_shard_fills_a_slab_class_of_memcacheds_together_with_its_key() {
     for key_bytes in [1, 40, 250] {
         let bytes = RecordsOptions::default().shard_bytes_for(&profile, Kept::Portable, key_bytes, 8).unwrap();
         assert_eq!(bytes + key_bytes + 59, 8_880, "a key of {key_bytes} bytes");
+    }
+}
+
+/// As the memory store itself counts what an item takes of the heap: one class more would be 72 KiB.
+#[test]
+fn a_shard_in_process_fills_a_class_of_64_kib_together_with_its_key() {
+    for key_bytes in [1, 40, 250] {
+        let store = MemoryStore::new();
+        let bytes = RecordsOptions::default().shard_bytes_for(&store.profile(), Kept::Portable, key_bytes, 8).unwrap();
+        let put = |value: usize| {
+            let key = vec![b'k'; key_bytes];
+            store.direct().put(&key, PutMode::Set, &vec![0; value], 0, Ttl::Never).unwrap();
+            store.stats().bytes
+        };
+        // With its table, of which there is as much for a small item.
+        let small = put(1);
+        let more = put(bytes) - small;
+        assert!((65_000..65_536).contains(&more), "a key of {key_bytes} bytes: {more} bytes more than one of a byte");
+    }
+}
+
+/// A string of Redis's has up to ten bytes beside what is in it, and past a power of two it takes a quarter more.
+#[test]
+fn a_shard_in_bit_fields_stays_just_under_256_kib_whatever_its_key() {
+    let profile = MemoryStore::new().profile();
+    for key_bytes in [1, 250] {
+        let bytes = RecordsOptions::default().shard_bytes_for(&profile, Kept::Native, key_bytes, 8).unwrap();
+        assert!((255 << 10..=(256 << 10) - 10).contains(&bytes), "{bytes}");
     }
 }
 

@@ -245,9 +245,11 @@ fn try_left(root: &Path, subject: &Subject) -> Result<usize> {
     let (began, text) = (Instant::now(), argued_text(root)?);
     let known = argued(&text);
     let mut again = Again { root, folder: &folder, subject, known: &known, killed: BTreeMap::new() };
+    let list = names_of(&listed(&mut again.cargo(&left), root)?);
+    let now: Vec<String> = left.iter().map(|name| place_now(name, &list)).collect();
     let rest = match &subject.at_once {
-        Some(at_once) => again.run_at_once(&left, at_once)?,
-        None => left.clone(),
+        Some(at_once) => again.run_at_once(&now, at_once)?,
+        None => now.clone(),
     };
     book.expect_unmoved(root, "while its tests ran")?;
     if !rest.is_empty() {
@@ -257,10 +259,13 @@ fn try_left(root: &Path, subject: &Subject) -> Result<usize> {
     let seconds = began.elapsed().as_secs();
     let mut survivors = left.len();
     for file in left.iter().map(|name| file_of(name)).collect::<BTreeSet<_>>() {
-        let its: Vec<&String> = left.iter().filter(|name| file_of(name) == file).collect();
-        let killed: BTreeMap<&String, &String> = again.killed.iter().filter(|(name, _)| its.contains(name)).collect();
-        let argued: Vec<&&String> =
-            its.iter().filter(|name| is_argued(&known, name) && !killed.contains_key(**name)).collect();
+        // They are settled by the names that they have in the trial.
+        let its: Vec<(&String, &String)> = left.iter().zip(&now).filter(|(name, _)| file_of(name) == file).collect();
+        let killed: BTreeMap<&String, &String> =
+            its.iter().filter_map(|(name, now)| Some((*name, again.killed.get(*now)?))).collect();
+        let is_argued = |name: &String, now: &String| is_argued(&known, name) || is_argued(&known, now);
+        let argued = its.iter().filter(|(name, now)| is_argued(name, now) && !killed.contains_key(name));
+        let argued: Vec<&String> = argued.map(|(name, _)| *name).collect();
         survivors -= killed.len() + argued.len();
         let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
         let seconds = seconds * its.len() as u64 / left.len() as u64;
@@ -270,6 +275,25 @@ fn try_left(root: &Path, subject: &Subject) -> Result<usize> {
     }
     println!("    killed {}, survive {survivors}", again.killed.len());
     Ok(survivors)
+}
+
+fn names_of(list: &[Value]) -> BTreeSet<String> {
+    list.iter().filter_map(|mutant| Some(mutant["name"].as_str()?.to_owned())).collect()
+}
+
+/// The name of a mutant by the line that it stands at now, where that moved with comments before it: if one alone is the same but for that.
+fn place_now(name: &str, list: &BTreeSet<String>) -> String {
+    let mut same = list.iter().filter(|other| lineless(other) == lineless(name));
+    match (list.contains(name), same.next(), same.next()) {
+        (false, Some(moved), None) => moved.clone(),
+        _ => name.to_owned(),
+    }
+}
+
+/// What a mutant's name says beside the line: its file, and its column and what is changed.
+fn lineless(name: &str) -> (&str, &str) {
+    let (file, place) = name.split_once(':').unwrap_or((name, ""));
+    (file, place.split_once(':').map_or(place, |(_, rest)| rest))
 }
 
 /// The file that a mutant is of, by its name.
@@ -593,6 +617,23 @@ mod tests {
         assert_eq!([part(0, 2), part(1, 2)], [["a", "d"], ["b", "c"]]);
         assert_eq!(part(0, 1).len(), 4);
         assert!(part(4, 5).is_empty());
+    }
+
+    #[test]
+    fn one_that_moved_with_comments_before_it_is_tried_where_it_stands() {
+        let list =
+            ["a.rs:8:9: replace + with * in v", "a.rs:9:9: replace > with < in v", "a.rs:10:9: replace > with < in v"];
+        let list = list.map(str::to_owned).into();
+        for (name, now) in [
+            ("a.rs:5:9: replace + with * in v", "a.rs:8:9: replace + with * in v"),
+            ("a.rs:9:9: replace > with < in v", "a.rs:9:9: replace > with < in v"),
+            // It may be either; none has its column; none is of its file.
+            ("a.rs:7:9: replace > with < in v", "a.rs:7:9: replace > with < in v"),
+            ("a.rs:8:7: replace + with * in v", "a.rs:8:7: replace + with * in v"),
+            ("b.rs:8:9: replace + with * in v", "b.rs:8:9: replace + with * in v"),
+        ] {
+            assert_eq!(place_now(name, &list), now);
+        }
     }
 
     #[test]

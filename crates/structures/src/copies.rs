@@ -134,31 +134,16 @@ pub(crate) fn delete_ops(name: &Name, manifest: &Manifest) -> Result<Batch> {
 mod tests {
     use std::sync::Arc;
 
-    use larder_core::{Profile, Run, Store};
     use larder_layers::Counting;
-    use larder_store_memory::MemoryStore;
 
     use super::*;
     use crate::manifest::Kind;
-
-    /// Three servers, of which an op says by its rank which it is for.
-    #[derive(Debug)]
-    struct Three([MemoryStore; 3]);
-
-    impl Store for Three {
-        fn profile(&self) -> Arc<Profile> {
-            Arc::new(Profile { nodes: 3, ..(*self.0[0].profile()).clone() })
-        }
-
-        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
-            Run::Ready(batch.iter().map(|op| self.0[usize::from(op.route.rank)].apply(op)).collect())
-        }
-    }
+    use crate::ranked_tests::Three;
 
     /// Once it decides again it is not written once more: others may have dropped the name meanwhile.
     #[tokio::test]
     async fn the_copy_that_decides_is_made_again_in_one_round_trip() {
-        let counting = Counting::new(Arc::new(Three([(); 3].map(|()| MemoryStore::new()))));
+        let counting = Counting::new(Arc::new(Three::new()));
         let (store, name): (StoreRef, _) = (Arc::new(counting.clone()), Name::new("c").unwrap());
         let manifest = Manifest { copies: 3, ..Manifest::new(Kind::Counter, 1, 1, bytes::Bytes::new()) };
         spread(&store, Ctx::default(), &name, &manifest, [(1, PutMode::Add), (2, PutMode::Add)].into_iter()).await;

@@ -105,7 +105,7 @@ pub(crate) mod tests {
     use larder_store_memory::MemoryStore;
 
     use super::*;
-    use crate::cell::tests::Answering;
+    use crate::answering_tests::Answering;
     use crate::log::Cursor;
     use crate::{Counter, EventLog, Lock, manifest, registry};
 

@@ -37,6 +37,8 @@
 //! | [`visitors`] | [`Visitors`]: who came in windows of time, counted while they pass |
 //! | `vigil` | an open handle's eye on its manifest |
 
+#[cfg(test)]
+mod answering_tests;
 mod append;
 pub mod array;
 mod behind;
@@ -61,6 +63,8 @@ pub mod name;
 mod owned;
 pub mod portable;
 pub mod queue;
+#[cfg(test)]
+mod ranked_tests;
 pub mod records;
 pub mod registry;
 mod renew;

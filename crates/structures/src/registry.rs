@@ -387,7 +387,7 @@ mod tests {
 
     use super::*;
     use crate::Queue;
-    use crate::cell::tests::Answering;
+    use crate::answering_tests::Answering;
 
     #[tokio::test(start_paused = true)]
     async fn the_state_of_a_queue_that_others_write_at_each_of_eight_tries_is_dropped_as_it_is() {

@@ -27,7 +27,7 @@ mod tests {
 
     use super::*;
     use crate::Set;
-    use crate::cell::tests::Answering;
+    use crate::answering_tests::Answering;
 
     /// As all options say.
     #[tokio::test]

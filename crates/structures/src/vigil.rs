@@ -301,7 +301,7 @@ mod tests {
     use larder_store_memory::MemoryStore;
 
     use super::*;
-    use crate::cell::tests::Answering;
+    use crate::answering_tests::Answering;
     use crate::manifest::Kind;
 
     fn counter(copies: u8) -> (Arc<Answering>, Arc<Vigil>) {

@@ -2,8 +2,8 @@ use larder_core::{ManualClock, StoreRef};
 use larder_store_memory::MemoryStore;
 
 use super::*;
+use crate::answering_tests::{Answering, fails};
 use crate::cache::{Cache, Lookup};
-use crate::cell::tests::{Answering, fails};
 use crate::events::tests::{listen, told};
 use crate::ruled_tests::{Fate, Ruled};
 

@@ -455,13 +455,13 @@ mod tests {
     use std::sync::Arc;
 
     use larder_core::{Op, Profile, Run, Store, StoreRef, SystemClock, Verb};
-    use larder_store_memory::MemoryStore;
 
     use super::*;
     use crate::copies::{self, COPIES_MAX};
     use crate::counter::layout::Mark;
     use crate::manifest::{Kind, Manifest};
     use crate::name::Name;
+    use crate::ranked_tests::Three;
 
     #[test]
     fn golden_bytes() {
@@ -609,31 +609,7 @@ mod tests {
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Timeout, Effect::NotApplied));
     }
 
-    /// Three servers, of which an op says by its rank which it is for.
-    #[derive(Debug)]
-    struct Three([MemoryStore; 3]);
-
-    impl Store for Three {
-        fn profile(&self) -> Arc<Profile> {
-            Arc::new(Profile { nodes: 3, ..(*self.0[0].profile()).clone() })
-        }
-
-        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
-            Run::Ready(batch.iter().map(|op| self.apply(op)).collect())
-        }
-    }
-
-    impl Three {
-        fn new() -> Three {
-            Three([(); 3].map(|()| MemoryStore::new()))
-        }
-
-        fn apply(&self, op: &Op) -> Result<Reply> {
-            self.0[usize::from(op.route.rank)].apply(op)
-        }
-    }
-
-    /// The same, of servers that keep items for ever, and refuse those that have a life.
+    /// Three servers that keep items for ever, and refuse those that have a life.
     #[derive(Debug)]
     struct Lasting(Three);
 
@@ -660,7 +636,7 @@ mod tests {
         let manifest = Manifest { copies: 3, ..Manifest::new(Kind::Counter, 1, 2, Bytes::new()) };
         let registers = Registers::new(store.clone(), &name, &manifest, SystemClock::shared()).unwrap();
         assert!(store.run(Ctx::default(), registers.create_ops()).await.iter().all(Result::is_ok));
-        servers.0[2].apply(&Op::delete(manifest.data_key(&name, 0).unwrap())).unwrap();
+        servers.at(2).apply(&Op::delete(manifest.data_key(&name, 0).unwrap())).unwrap();
         let views = registers.read(Ctx::default(), 0..2).await;
         let job =
             |(index, view): (u16, Result<Option<View>>)| Job { index, view: view.unwrap().unwrap(), next: slot(1) };
@@ -682,7 +658,7 @@ mod tests {
         copies::spread(&store, ctx, &name, &manifest, (0..3).map(|rank| (rank, PutMode::Add))).await;
         let registers = Registers::new(store.clone(), &name, &manifest, SystemClock::shared()).unwrap();
         assert!(store.run(ctx, registers.create_ops()).await.iter().all(Result::is_ok));
-        servers.0.0[2].apply(&Op::delete(manifest.data_key(&name, 0).unwrap())).unwrap();
+        servers.0.at(2).apply(&Op::delete(manifest.data_key(&name, 0).unwrap())).unwrap();
         let read = async || registers.read(ctx, 0..1).await.remove(0).unwrap().unwrap();
         let view = read().await;
         assert!(view.is_thin(), "one is missing");

@@ -8,7 +8,7 @@ use larder_core::{PutMode, StoreExt, Ttl, Verb};
 use larder_store_memory::MemoryStore;
 
 use super::*;
-use crate::cell::tests::Answering;
+use crate::answering_tests::Answering;
 use crate::records::{Schema, Value};
 use crate::{EventLog, UniqueVisitors};
 

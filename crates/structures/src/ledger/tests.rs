@@ -11,7 +11,7 @@ use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
 
 use super::*;
-use crate::cell::tests::Answering;
+use crate::answering_tests::Answering;
 use crate::manifest::{self, Kind};
 
 const FAULTS: [Fault; 6] =

@@ -7,7 +7,7 @@ use larder_store_memory::MemoryStore;
 
 use super::*;
 use crate::Lock;
-use crate::cell::tests::{Answering, fails};
+use crate::answering_tests::{Answering, fails};
 
 const OWNER: u64 = 7;
 

@@ -7,7 +7,7 @@ use larder_core::{Ctx, StoreExt, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 
 use super::*;
-use crate::cell::tests::{Answering, fails};
+use crate::answering_tests::{Answering, fails};
 use crate::events::tests::{listen, told};
 use crate::lookup::{LookupKey, PackedTable};
 

@@ -5,7 +5,7 @@ use larder_core::{Effect, ErrorKind, Op, StoreExt, Want};
 use larder_store_memory::MemoryStore;
 
 use super::*;
-use crate::cell::tests::{Answering, fails};
+use crate::answering_tests::{Answering, fails};
 use crate::records::Schema;
 use crate::{PackedRecords, ShardedHash, ShardedSet, UniqueVisitors, registry};
 

@@ -6,7 +6,7 @@ use larder_store_memory::MemoryStore;
 use super::super::options::Settings;
 use super::super::{LEASE_MIN, Queue};
 use super::*;
-use crate::cell::tests::{Answering, fails};
+use crate::answering_tests::{Answering, fails};
 use crate::manifest::Kind;
 use crate::name::Name;
 

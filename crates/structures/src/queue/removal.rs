@@ -389,7 +389,7 @@ mod tests {
     use super::super::options::Settings;
     use super::super::past::Chain;
     use super::*;
-    use crate::cell::tests::Answering;
+    use crate::answering_tests::Answering;
     use crate::manifest::Kind;
     use crate::name::Name;
 

@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
     use crate::Set;
-    use crate::cell::tests::Answering;
+    use crate::answering_tests::Answering;
 
     /// A store that others get to as well before it has carried out what it is asked to.
     #[derive(Debug)]

@@ -6,7 +6,7 @@ use larder_core::StoreRef;
 use larder_store_memory::MemoryStore;
 
 use super::*;
-use crate::cell::tests::{Answering, fails};
+use crate::answering_tests::{Answering, fails};
 use crate::manifest::Kind;
 use crate::name::Name;
 use crate::sharded::layout::{HEADER_BYTES, Phase};

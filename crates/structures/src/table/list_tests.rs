@@ -7,7 +7,7 @@ use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 
 use super::*;
-use crate::cell::tests::{Answering, fails};
+use crate::answering_tests::{Answering, fails};
 use crate::{Table, registry};
 
 fn memory() -> StoreRef {

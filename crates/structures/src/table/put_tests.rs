@@ -7,7 +7,7 @@ use larder_store_memory::MemoryStore;
 
 use super::super::{LISTING_MAX, Table};
 use super::*;
-use crate::cell::tests::{Answering, fails};
+use crate::answering_tests::{Answering, fails};
 
 /// Others have removed it, and the list, which had forgotten that it is gone, has named it again.
 #[tokio::test]

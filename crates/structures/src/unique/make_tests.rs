@@ -1,63 +1,13 @@
 //! Making a period, and forgetting one, where a store says what is not expected, or nothing.
 
-use std::fmt;
-use std::sync::Mutex;
-
 use larder_core::native::NativeReply;
-use larder_core::{Profile, Replies, Run, Store, StoreExt, StoreRef, Verb};
+use larder_core::{StoreExt, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 
 use super::super::core::PLANNED;
 use super::*;
+use crate::answering_tests::{Answering, fails};
 use crate::unique::{Novelty, UniqueVisitors, UniqueVisitorsOptions};
-
-type Rule = dyn Fn(&Op) -> Option<Result<Reply>> + Send + Sync;
-
-/// A store that answers chosen ops by a rule of the test's: those are not sent.
-struct Answering {
-    inner: StoreRef,
-    rule: Mutex<Arc<Rule>>,
-}
-
-impl Answering {
-    fn over(inner: &StoreRef) -> Arc<Answering> {
-        Arc::new(Answering { inner: inner.clone(), rule: Mutex::new(Arc::new(|_| None)) })
-    }
-
-    fn shared(self: &Arc<Self>) -> StoreRef {
-        self.clone()
-    }
-
-    fn by(&self, rule: impl Fn(&Op) -> Option<Result<Reply>> + Send + Sync + 'static) {
-        *self.rule.lock().unwrap() = Arc::new(rule);
-    }
-}
-
-impl Store for Answering {
-    fn profile(&self) -> Arc<Profile> {
-        self.inner.profile()
-    }
-
-    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        let rule = self.rule.lock().unwrap().clone();
-        Run::pending(async move {
-            let mut replies = Replies::new();
-            for op in batch {
-                replies.push(match rule(&op) {
-                    Some(answer) => answer,
-                    None => self.inner.run_one(ctx, op).await,
-                });
-            }
-            replies
-        })
-    }
-}
-
-impl fmt::Debug for Answering {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Answering")
-    }
-}
 
 fn memory() -> StoreRef {
     Arc::new(MemoryStore::new())
@@ -95,8 +45,7 @@ fn is_delete(op: &Op) -> bool {
 
 /// What becomes of the deletes is not known.
 fn loses_deletes(op: &Op) -> Option<Result<Reply>> {
-    let lost = || Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::Unknown));
-    is_delete(op).then(lost)
+    is_delete(op).then(|| fails(ErrorKind::Unavailable, Effect::Unknown))
 }
 
 /// However often: what says so stays until the shards are deleted.

@@ -6,7 +6,7 @@ use larder_core::{ManualClock, PutMode, StoreExt};
 use larder_store_memory::MemoryStore;
 
 use super::*;
-use crate::cell::tests::{Answering, fails};
+use crate::answering_tests::{Answering, fails};
 use crate::visitors::Visitors;
 
 const PERIOD: Duration = Duration::from_secs(60);

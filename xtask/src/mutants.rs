@@ -257,7 +257,7 @@ fn try_left(root: &Path, subject: &Subject) -> Result<usize> {
     }
     book.expect_unmoved(root, "while its tests ran")?;
     let seconds = began.elapsed().as_secs();
-    let mut survivors = left.len();
+    let (mut survivors, mut runs, trials) = (left.len(), Vec::new(), book.trials()?);
     for file in left.iter().map(|name| file_of(name)).collect::<BTreeSet<_>>() {
         // They are settled by the names that they have in the trial.
         let its: Vec<(&String, &String)> = left.iter().zip(&now).filter(|(name, _)| file_of(name) == file).collect();
@@ -269,10 +269,10 @@ fn try_left(root: &Path, subject: &Subject) -> Result<usize> {
         survivors -= killed.len() + argued.len();
         let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
         let seconds = seconds * its.len() as u64 / left.len() as u64;
-        let of = book.tried_at(file)?;
-        let run = json!({"part": prove::MUTANTS, "file": file, "left": true, "of": of, "seconds": seconds, "findings": findings});
-        book.record(root, run)?;
+        let of = trials.get(file);
+        runs.push(json!({"part": prove::MUTANTS, "file": file, "left": true, "of": of, "seconds": seconds, "findings": findings}));
     }
+    book.record_all(root, runs)?;
     println!("    killed {}, survive {survivors}", again.killed.len());
     Ok(survivors)
 }

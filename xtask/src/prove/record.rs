@@ -221,11 +221,9 @@ impl Book {
         Some((file.clone(), run.earlier.as_ref().unwrap_or(&self.commit).clone()))
     }
 
-    /// The commit at which the mutants of a file were tried, in the runs that count here.
-    pub(crate) fn tried_at(&self, file: &str) -> Result<Option<String>> {
-        let trials = self.runs()?;
-        let mut trials = trials.iter().filter_map(|run| self.trial(run));
-        Ok(trials.find(|(of, _)| of == file).map(|(_, commit)| commit))
+    /// The commits at which the mutants of files were tried, in the runs that count here.
+    pub(crate) fn trials(&self) -> Result<BTreeMap<String, String>> {
+        Ok(self.runs()?.iter().filter_map(|run| self.trial(run)).collect())
     }
 
     /// Runs at other commits that count at this one, and did nothing that these did.
@@ -279,7 +277,12 @@ impl Book {
 
     /// Fails where some of this is recorded.
     pub(crate) fn refuse(&self, part: &str, extent: &Extent) -> Result<()> {
-        match self.runs()?.iter().find(|run| run.did_some_of(part, extent)) {
+        self.refuse_known(&self.runs()?, part, extent)
+    }
+
+    /// The same, where what is recorded was read.
+    fn refuse_known(&self, known: &[Run], part: &str, extent: &Extent) -> Result<()> {
+        match known.iter().find(|run| run.did_some_of(part, extent)) {
             Some(run) => {
                 let (commit, known) = (run.earlier.as_ref().unwrap_or(&self.commit), &run.extent);
                 Err(Failure(format!("{part} {extent} would count twice: {known} is recorded at {commit}")))
@@ -310,7 +313,17 @@ impl Book {
     }
 
     /// Records a run that was begun as the book was opened: a part, its extent, its seconds and its findings.
-    pub(crate) fn record(&self, root: &Path, mut run: Value) -> Result<Run> {
+    pub(crate) fn record(&self, root: &Path, run: Value) -> Result<Run> {
+        self.record_known(root, &self.runs()?, run)
+    }
+
+    /// Records several, of which none did what another does. What was recorded before is read once.
+    pub(crate) fn record_all(&self, root: &Path, runs: Vec<Value>) -> Result<()> {
+        let known = self.runs()?;
+        runs.into_iter().try_for_each(|run| self.record_known(root, &known, run).map(drop))
+    }
+
+    fn record_known(&self, root: &Path, known: &[Run], mut run: Value) -> Result<Run> {
         let now = commit(root)?;
         if now != self.commit {
             run["moved"] = json!(now);
@@ -318,7 +331,7 @@ impl Book {
         run["on"] = json!(machine(root));
         let line = run.to_string();
         let run = Run::parse(&line)?;
-        self.refuse(&run.part, &run.extent)?;
+        self.refuse_known(known, &run.part, &run.extent)?;
         fs::create_dir_all(self.file.parent().unwrap_or(root))
             .context(|| "could not make the folder of the runs".to_owned())?;
         let file = OpenOptions::new().create(true).append(true).open(&self.file);
@@ -587,19 +600,23 @@ mod tests {
         let (folder, book) = opened();
         let run = |file: &str, left: bool, findings: Value| {
             let of = left.then_some(&book.commit);
-            let run =
-                json!({"part": MUTANTS, "file": file, "left": left, "of": of, "seconds": 1, "findings": findings});
-            book.record(folder.path(), run).unwrap();
+            json!({"part": MUTANTS, "file": file, "left": left, "of": of, "seconds": 1, "findings": findings})
         };
-        run("a.rs", false, json!({"violations": 0, "survivors": ["a.rs: a", "a.rs: b"]}));
-        run("c.rs", false, json!({"violations": 0, "survivors": ["c.rs: c", "c.rs: d"]}));
-        run("a.rs", true, json!({"violations": 0, "killed": {"a.rs: b": "a test"}}));
-        run("c.rs", true, json!({"violations": 0, "argued": ["c.rs: c"]}));
+        let record = |runs| book.record_all(folder.path(), runs);
+        let tried = || {
+            let a = run("a.rs", false, json!({"violations": 0, "survivors": ["a.rs: a", "a.rs: b"]}));
+            vec![a, run("c.rs", false, json!({"violations": 0, "survivors": ["c.rs: c", "c.rs: d"]}))]
+        };
+        record(tried()).unwrap();
+        let error = record(tried()).unwrap_err();
+        assert!(error.0.contains("a.rs would count twice"), "{}", error.0);
+        let a = run("a.rs", true, json!({"violations": 0, "killed": {"a.rs: b": "a test"}}));
+        record(vec![a, run("c.rs", true, json!({"violations": 0, "argued": ["c.rs: c"]}))]).unwrap();
         let left = |files: &[&str]| book.left(&files.iter().map(|file| ((*file).to_owned(), 1)).collect()).unwrap();
         assert_eq!(left(&["a.rs", "c.rs"]), ["a.rs: a", "c.rs: d"]);
         assert_eq!(left(&["c.rs", "d.rs"]), ["c.rs: d"]);
-        assert_eq!(book.tried_at("c.rs").unwrap(), Some(book.commit.clone()));
-        assert_eq!(book.tried_at("d.rs").unwrap(), None);
+        let trials = book.trials().unwrap();
+        assert_eq!((trials.get("c.rs"), trials.get("d.rs")), (Some(&book.commit), None));
         // Of another trial than the one that counts.
         let text = fs::read_to_string(&book.file).unwrap();
         let other = format!("\"of\":\"{}\"", book.commit);

@@ -35,6 +35,7 @@ pub(crate) struct ServerInfo {
     pub(crate) wait_replicas: u32,
     /// Why settings could not be read, in the server's words.
     pub(crate) untold: Option<String>,
+    pub(crate) unknown: Unknown,
 }
 
 impl ServerInfo {
@@ -100,7 +101,7 @@ pub(crate) fn questions(wait: Option<WaitReplicas>) -> Pipeline {
     }
     // A server repeats the arguments of a command that it does not know, and the client crate takes a refusal that is not UTF-8 for the end of the
     // connection. So whether they are known is asked here, with arguments that are.
-    for command in COMMANDS {
+    for command in COMMANDS.into_iter().chain(LOOKS) {
         pipeline.cmd(command);
     }
     pipeline.cmd("EVALSHA").arg(Script::Head.sha()).arg(1).arg(PROBE_KEY);
@@ -112,7 +113,7 @@ pub(crate) fn questions(wait: Option<WaitReplicas>) -> Pipeline {
 
 /// The key that the handshake asks after. Nothing is ever stored there.
 const PROBE_KEY: &str = "L!probe";
-/// What ops and scripts call, but for `OBJECT` and `MEMORY`, which only look. Sent with too few arguments, to be refused for that.
+/// What ops and scripts call, but for what only looks. Sent with too few arguments, to be refused for that.
 #[rustfmt::skip]
 pub(crate) const COMMANDS: [&str; 42] = [
     "GET", "SET", "GETRANGE", "SETRANGE", "STRLEN", "APPEND", "EXISTS", "DEL", "UNLINK", "PEXPIRE", "PERSIST", "PTTL",
@@ -122,6 +123,36 @@ pub(crate) const COMMANDS: [&str; 42] = [
     "ZADD", "ZINCRBY", "ZREM", "ZREMRANGEBYRANK", "ZRANGE", "ZMSCORE", "ZSCORE", "ZRANK", "ZREVRANK", "ZCARD",
     "XADD", "XRANGE", "XLEN",
 ];
+
+/// What only looks: a server without it is a store all the same.
+const LOOKS: [&str; 4] = ["OBJECT", "MEMORY", "SCAN", "TYPE"];
+
+/// Which of [`LOOKS`] a server does not know, a bit each. It is not sent those: they name keys, which need not be UTF-8.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unknown(u8);
+
+impl Unknown {
+    fn bit(command: &str) -> u8 {
+        LOOKS.iter().position(|look| *look == command).map_or(0, |at| 1 << at)
+    }
+
+    /// What either does not know.
+    pub(crate) fn or(self, other: Unknown) -> Unknown {
+        Unknown(self.0 | other.0)
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Config`] for a command that the server does not know.
+    pub(crate) fn refuse(self, command: &str) -> Result<()> {
+        if self.0 & Unknown::bit(command) == 0 {
+            return Ok(());
+        }
+        let detail = format!(
+            "the server does not know the command {command}: it was renamed or taken away (rename-command): give it back"
+        );
+        Err(Error::new(ErrorKind::Config, detail))
+    }
+}
 
 /// The command that teaches a server a script.
 pub(crate) fn load(script: Script) -> Cmd {
@@ -174,12 +205,14 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role, wait: Option<WaitRepli
             _ => words.contains("unknown command"),
         }
     };
-    let commands = std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(COMMANDS).chain(["EVALSHA", "WAIT"]);
-    for (command, answer) in commands.zip(answers) {
-        if let Value::ServerError(error) = answer
-            && is_fatal(command, &error)
-        {
-            return Err(info.lacks(command, &error));
+    let commands = COMMANDS.into_iter().chain(LOOKS).chain(["EVALSHA", "WAIT"]);
+    for (command, answer) in std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(commands).zip(answers) {
+        match answer {
+            Value::ServerError(error) if is_fatal(command, &error) => match Unknown::bit(command) {
+                0 => return Err(info.lacks(command, &error)),
+                bit => info.unknown.0 |= bit,
+            },
+            _ => {}
         }
     }
     take_settings(&mut info, &settings, is_aof);

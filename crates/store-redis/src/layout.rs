@@ -7,8 +7,8 @@
 //! then          the value
 //! ```
 //!
-//! Whoever rewrites an item draws another version; an append leaves it. Between two rewrites a value only grows, so version and length
-//! together say exactly what an item holds: a cas token is made of the two, and an append costs no write of a version.
+//! Whoever changes an item draws another version, who appends to it too: a server that lost the last appends (a failover, a snapshot) takes others in their
+//! place, and then the length is the same and the bytes are not. A cas token is version and length: a bare `APPEND` of another program is seen by the length.
 
 use bytes::Bytes;
 use larder_core::Cas;

@@ -88,6 +88,11 @@ async fn scan(
     cursor: &[u8],
     prefix: &[u8],
 ) -> Result<(Vec<u8>, Vec<Vec<u8>>)> {
+    let not_listed = |refusal: Error| {
+        let detail = format!("the server does not list its keys (SCAN): {}", refusal.detail());
+        Error::new(refusal.kind(), detail)
+    };
+    node.info().unwrap_or_default().unknown.refuse("SCAN").map_err(not_listed)?;
     let mut cmd = redis::cmd("SCAN");
     cmd.arg(cursor).arg("COUNT").arg(SCAN_COUNT);
     if !prefix.is_empty() {
@@ -102,11 +107,7 @@ async fn scan(
             }
             _ => Err(Error::new(ErrorKind::Protocol, "the server answered SCAN with something else")),
         },
-        Some(Value::ServerError(error)) => {
-            let refusal = refused(&error);
-            let detail = format!("the server does not list its keys (SCAN): {}", refusal.detail());
-            Err(Error::new(refusal.kind(), detail))
-        }
+        Some(Value::ServerError(error)) => Err(not_listed(refused(&error))),
         other => Err(Error::new(ErrorKind::Protocol, format!("the server answered SCAN with {other:?}"))),
     }
 }

@@ -329,8 +329,8 @@ impl Node {
                 )),
             };
         }
-        if said.contains("DB index") || said.contains("SELECT") {
-            return config(format!("the server has no database {} (SELECT: {said})", self.config.database));
+        if said.contains(NOT_SELECTED) {
+            return self.not_selected(error);
         }
         match error.kind() {
             redis::ErrorKind::Io if self.tls.is_none() => {
@@ -347,7 +347,25 @@ impl Node {
             )),
         }
     }
+
+    /// What `SELECT` was refused for.
+    fn not_selected(&self, error: RedisError) -> Error {
+        let (said, database) = (error.to_string(), self.config.database);
+        if said.contains("busy running") || said.contains("is loading") {
+            return unavailable(&format!("the server does not select database {database} for now"), error);
+        }
+        let detail = match said.contains("no permissions") || said.contains("can't run") {
+            true => format!(
+                "the server forbids this user to select database {database} (SELECT: {said}); grant the command with ACL SETUSER, or use another user"
+            ),
+            false => format!("the server has no database {database} (SELECT: {said})"),
+        };
+        Error::new(ErrorKind::Config, detail).source(error)
+    }
 }
+
+/// What the client crate begins an error with where the server does not take `SELECT`. It leaves out the server's code.
+const NOT_SELECTED: &str = "refused to switch database";
 
 fn is_read_only(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if Refusal::is_read_only(error))

@@ -17,6 +17,11 @@ use larder_core::{Key, Op};
 
 const ESCAPE: u8 = 0x1A;
 
+/// What is one key on the server: of an op, and what it is routed with. To be routed with its own key is to be routed with none.
+pub(crate) fn one_key(op: &Op) -> (&Key, &Key) {
+    (&op.key, op.route.with.as_ref().unwrap_or(&op.key))
+}
+
 /// The key of an op's item, as Redis sees it. The same for the same key and route, another for any other.
 pub(crate) fn physical(op: &Op) -> Cow<'_, [u8]> {
     let key = op.key.as_bytes();
@@ -129,6 +134,14 @@ mod tests {
             let of = |op: &Op| hashed(&physical(op)).to_vec();
             prop_assert_eq!(of(&one), of(&other));
             prop_assert_eq!(of(&one), of(&get(&with, None)));
+        }
+
+        #[test]
+        fn who_keeps_the_order_knows_what_is_one_key(one in some_key(), other in some_key(), with in some_key()) {
+            let ops = [&one, &other].map(|key| [None, Some(&one), Some(&with)].map(|with| get(key, with.map(|with| &with[..]))));
+            for (a, b) in ops.as_flattened().iter().flat_map(|a| ops.as_flattened().iter().map(move |b| (a, b))) {
+                prop_assert_eq!(one_key(a) == one_key(b), physical(a) == physical(b));
+            }
         }
 
         #[test]

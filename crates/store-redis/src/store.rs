@@ -18,6 +18,7 @@ use crate::handshake::{ServerInfo, load};
 use crate::link::{Fault, Lines, Values};
 use crate::node::{Node, Role};
 use crate::order;
+use crate::place::one_key;
 use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
 use crate::replicas::Does;
 use crate::scripts::Script;
@@ -35,7 +36,8 @@ use crate::watch::{Watched, is_watch};
 /// - A cas token is the version that the item's writer drew, with the item's length. It outlives connections, and restarts of a
 ///   server that keeps its data; it matches no item but the one that it was read from.
 /// - A key of another Redis type, and a string that another program wrote, are never overwritten, appended to or deleted:
-///   [`ErrorKind::LayoutMismatch`]. (An add answers `NotStored` there, since there is something.)
+///   [`ErrorKind::LayoutMismatch`]. (An add answers `NotStored` there, since there is something.) A string of nine bytes or more that begins with `0xC1`, as no
+///   text and no MessagePack does, is taken for an item, whoever wrote it.
 /// - Dropping a future leaves the connection in step. What was handed over may still be sent.
 /// - While the server is down ops fail at once, naming it, while one prober redials with jittered backoff (5 ms to 2 s). A replica is refused; so is
 ///   a server that became one, reads too, from the first write on that it refuses.
@@ -123,11 +125,8 @@ impl RedisStore {
 
     pub(crate) fn limits(&self) -> Limits {
         let value_bytes_max = self.node.config.value_bytes_max;
-        let item_bytes_max = match self.node.info() {
-            Some(info) => item_bytes_max(&info, value_bytes_max),
-            None => item_bytes_max(&ServerInfo::default(), value_bytes_max),
-        };
-        Limits { item_bytes_max }
+        let info = self.node.info().unwrap_or_default();
+        Limits { item_bytes_max: item_bytes_max(&info, value_bytes_max), unknown: info.unknown }
     }
 
     async fn run_batch(&self, ctx: Ctx, batch: Batch) -> Replies {
@@ -225,7 +224,7 @@ impl RedisStore {
         deadline: Instant,
     ) -> Vec<Result<Value, Fault>> {
         count(&self.node.counters.scripts_reloaded, 1);
-        let key = |at: usize| (&batch[sent[at].0].key, &batch[sent[at].0].route.with);
+        let key = |at: usize| one_key(&batch[sent[at].0]);
         let again = order::not_overtaken(values.len(), |at| !is_no_script(&values[at]), key);
         let loads: Vec<Cmd> = Script::ALL.map(load).into();
         let cmds = packed.cmds();

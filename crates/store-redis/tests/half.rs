@@ -36,7 +36,8 @@ async fn what_a_script_may_do_only_half_of_is_told_as_it_stands() {
                    user default off\n\
                    user nolife on >p ~* &* +@all -pexpire\n\
                    user noback on >p ~* &* +@all -pexpire -hdel -srem -zrem\n\
-                   user noset on >p ~* &* +@all -set\n";
+                   user noset on >p ~* &* +@all -set\n\
+                   user norange on >p ~* &* +@all -setrange\n";
         let server = RedisServer::start(version, &RedisOptions::new().acl(acl, "admin", "p"));
         let url = |user: &str| format!("redis://{user}:p@{}?value_bytes_max=1024", server.addr());
         let (nolife, noback) = (open(&url("nolife")).await, open(&url("noback")).await);
@@ -62,8 +63,19 @@ async fn what_a_script_may_do_only_half_of_is_told_as_it_stands() {
             assert_eq!(made, NativeReply::Flags(vec![true]), "{version:?} {of:?}");
             server.command(&["DEL", "n"]);
         }
-        an_append_that_is_not_taken_back(&server, &open(&url("admin")).await, &open(&url("noset")).await).await;
+        let admin = open(&url("admin")).await;
+        an_append_that_is_not_taken_back(&server, &admin, &open(&url("noset")).await).await;
+        an_append_without_a_version_of_its_own(&admin, &open(&url("norange")).await).await;
     }
+}
+
+async fn an_append_without_a_version_of_its_own(admin: &RedisStore, norange: &RedisStore) {
+    set(admin, "c", "x").await;
+    let said = ["refused SETRANGE", "grant SETRANGE", "stays"];
+    refusal(norange, put("c", PutMode::Append, "y"), (ErrorKind::Config, Effect::Unknown), &said).await;
+    assert_eq!(value(admin, "c").await.unwrap(), "xy");
+    assert_eq!(one(admin, put("c", PutMode::Append, "z")).await.unwrap(), Reply::Stored);
+    assert_eq!(value(admin, "c").await.unwrap(), "xyz");
 }
 
 async fn an_append_that_is_not_taken_back(server: &RedisServer, admin: &RedisStore, noset: &RedisStore) {

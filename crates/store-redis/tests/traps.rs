@@ -3,6 +3,8 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,8 +14,8 @@ use larder_core::native::{
     BitField, Collection, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply, Only, Score,
 };
 use larder_core::{
-    Arith, Cas, Ctx, Durability, Effect, ErrorKind, Eviction as Evicts, Op, PutMode, Reply, Route, Store, StoreExt,
-    Ttl, Verb, Want,
+    Arith, Ctx, Durability, Effect, Error, ErrorKind, Eviction as Evicts, Key, Op, PutMode, Reply, Route, Store,
+    StoreExt, Ttl, Verb, Want,
 };
 use larder_store_redis::{ClusterConfig, Config, RedisClusterStore, RedisStore, WaitReplicas};
 use larder_testkit::redis::{Eviction, RedisOptions, RedisServer, RedisVersion, Value};
@@ -292,6 +294,58 @@ async fn a_server_without_the_commands_that_only_tell_is_a_store_that_warns_and_
     }
 }
 
+/// A server repeats the arguments of a command that it does not know, and a refusal that is not UTF-8 ends the connection: with it would end what others wait for.
+#[tokio::test]
+async fn a_command_that_only_looks_and_was_taken_away_is_named_and_ends_no_connection() {
+    for version in RedisVersion::ALL {
+        let options = ["MEMORY", "OBJECT", "SCAN"]
+            .into_iter()
+            .fold(RedisOptions::new(), |options, command| options.arg(&format!("rename-command {command}"), ""));
+        let server = RedisServer::start(version, &options);
+        let store = open(&server.url()).await;
+        let before = store.stats().connections;
+        let is_named = |error: Error, command: &str| {
+            let said = error.to_string();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
+            assert!(said.contains(command) && said.contains("rename-command"), "{said}");
+        };
+        let name = || Key::new(&b"\xff\xfe"[..]).unwrap();
+        for (look, command) in [(Native::Encoding, "OBJECT"), (Native::MemoryBytes, "MEMORY")] {
+            is_named(one(&store, Op::native(name(), look)).await.unwrap_err(), command);
+        }
+        is_named(store.list(Ctx::default(), b"\xff", &mut |_| ()).await.unwrap_err(), "SCAN");
+        set(&store, "k", "v").await;
+        assert_eq!((store.stats().connections, store.stats().reconnects), (before, 0), "{version:?}");
+    }
+}
+
+/// `HELLO` is answered meanwhile, and `SELECT` is not.
+#[tokio::test]
+async fn a_database_that_is_not_selected_for_now_or_by_this_user_is_told_as_that() {
+    for version in RedisVersion::ALL {
+        let acl = "user default on nopass ~* &* +@all\nuser noselect on >p ~* &* +@all -select\n";
+        let options = RedisOptions::new().acl(acl, "default", "").arg("lua-time-limit", "10");
+        let server = RedisServer::start(version, &options);
+        let error = refused(&format!("redis://noselect:p@{}/1", server.addr())).await;
+        let said = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Config, "{said}");
+        assert!(said.contains("select database 1") && said.contains("ACL SETUSER"), "{said}");
+        let error = refused(&format!("redis://{}/99", server.addr())).await;
+        assert!(error.kind() == ErrorKind::Config && error.to_string().contains("no database 99"), "{error}");
+        let mut busy = TcpStream::connect(server.addr()).unwrap();
+        busy.write_all(b"EVAL \"while true do end\" 0\r\n").unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for database in [0, 1] {
+            let error = refused(&format!("redis://{}/{database}", server.addr())).await;
+            let said = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{version:?} {database}: {said}");
+            assert!(said.contains("for now") && said.contains("busy"), "{said}");
+        }
+        assert_eq!(server.command(&["SCRIPT", "KILL"]).text(), "OK");
+        set(&open(&format!("redis://{}/1", server.addr())).await, "k", "v").await;
+    }
+}
+
 #[tokio::test]
 async fn a_policy_that_evicts_what_has_a_life_is_warned_of_and_none_is_without_a_limit() {
     for version in RedisVersion::ALL {
@@ -318,15 +372,6 @@ async fn a_policy_that_is_set_later_is_noticed_with_the_next_connection() {
     wait_until_up(&store).await;
     assert_eq!(store.profile().eviction, Evicts::WhenFull);
     assert!(store.profile().warnings[0].contains("maxmemory-policy allkeys-lru"), "{:?}", store.profile().warnings);
-}
-
-async fn a_cas(store: &RedisStore) -> Cas {
-    set(store, "ours", "v").await;
-    cas_of(store, "ours").await
-}
-
-async fn cas_of(store: &RedisStore, name: &str) -> Cas {
-    one(store, Op::get(key(name), Want::CAS)).await.unwrap().into_item().and_then(|item| item.cas).unwrap()
 }
 
 async fn each_is_refused(server: &RedisServer, store: &RedisStore, name: &str, said: &str) {
@@ -607,61 +652,6 @@ async fn a_listing_tells_every_one_of_many_keys() {
     };
     store.list(Ctx::default(), b"n", &mut tell).await.unwrap();
     assert_eq!(found.len(), 5_000);
-}
-
-#[tokio::test]
-async fn a_token_outlives_its_connection_and_matches_nothing_else() {
-    for version in RedisVersion::ALL {
-        let mut server = RedisServer::start(version, &RedisOptions::new().appendonly());
-        let store = open(&server.url()).await;
-        let cas = a_cas(&store).await;
-        server.restart();
-        wait_until_up(&store).await;
-        assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "w")).await.unwrap(), Reply::Stored, "{version:?}");
-        // The same bytes, written again, are another item.
-        set(&store, "ours", "v").await;
-        let cas = a_cas(&store).await;
-        set(&store, "ours", "v").await;
-        assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "x")).await.unwrap(), Reply::Exists);
-        assert_eq!(one(&store, Op::delete_if(key("ours"), cas)).await.unwrap(), Reply::Exists);
-        // So is an item that was deleted and made again, and one that grew.
-        let cas = a_cas(&store).await;
-        one(&store, put("ours", PutMode::Append, "!")).await.unwrap();
-        assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "x")).await.unwrap(), Reply::Exists);
-        one(&store, Op::delete(key("ours"))).await.unwrap();
-        assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "x")).await.unwrap(), Reply::Miss);
-        assert!(store.stats().reconnects > 0);
-    }
-}
-
-/// What is shorter than 1,000 bytes is compared by one read, what is longer by two.
-#[tokio::test]
-async fn an_item_of_any_length_is_written_over_as_it_was_read_and_not_as_it_grew() {
-    for version in RedisVersion::ALL {
-        let server = start(version);
-        let store = open(&server.url()).await;
-        for length in [0, 1, 90, 91, 989, 990, 991, 992, 1_015, 1_016, 100_000] {
-            let value = vec![b'v'; length];
-            let is = |reply: Reply| (version, length, reply);
-            set(&store, "item", value.clone()).await;
-            let cas = cas_of(&store, "item").await;
-            let swap = put("item", PutMode::Cas(cas), value.clone());
-            // An append leaves the version: only the length tells.
-            one(&store, put("item", PutMode::Append, "!")).await.unwrap();
-            assert_eq!(is(one(&store, swap.clone()).await.unwrap()), is(Reply::Exists));
-            let replies = all(&store, [swap.clone(), Op::get(key("item"), Want::VALUE)]).await;
-            let [swapped, found] = <[_; 2]>::try_from(replies.into_iter().collect::<Vec<_>>()).unwrap();
-            assert_eq!(is(swapped.unwrap()), is(Reply::Exists));
-            assert_eq!(found.unwrap().into_item().unwrap().value.len(), length + 1);
-            one(&store, Op::delete(key("item"))).await.unwrap();
-            assert_eq!(is(one(&store, swap).await.unwrap()), is(Reply::Miss));
-            set(&store, "item", value.clone()).await;
-            let cas = cas_of(&store, "item").await;
-            let swapped = one(&store, put("item", PutMode::Cas(cas), "w")).await.unwrap();
-            assert_eq!(is(swapped), is(Reply::Stored));
-            assert_eq!(common::value(&store, "item").await.unwrap(), "w");
-        }
-    }
 }
 
 #[tokio::test]

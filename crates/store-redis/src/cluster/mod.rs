@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 
 use crate::codec::Limits;
 use crate::counters::{Counters, Stats};
-use crate::handshake::ServerInfo;
+use crate::handshake::{ServerInfo, Unknown};
 use crate::list::{Progress, list_node};
 use crate::profile::{BATCH_OPS_MAX, cluster_profile, item_bytes_max};
 use crate::watch::is_watch;
@@ -131,7 +131,8 @@ impl RedisClusterStore {
         }
         let keeper = tokio::spawn(nodes.clone().keep());
         let profile = Mutex::new((Vec::new(), Arc::new(cluster_profile(&[], members.len(), value_bytes_max))));
-        let limits = Limits { item_bytes_max: item_bytes_max(&ServerInfo::default(), value_bytes_max) };
+        let item_bytes_max = item_bytes_max(&ServerInfo::default(), value_bytes_max);
+        let limits = Limits { item_bytes_max, unknown: Unknown::default() };
         Ok(RedisClusterStore { nodes, keeper, profile, limits: Mutex::new((0, limits)) })
     }
 
@@ -159,7 +160,9 @@ impl RedisClusterStore {
         if known.0 != handshakes {
             let infos = self.infos();
             let limits = infos.iter().flatten().map(|info| item_bytes_max(info, value_bytes_max));
-            *known = (handshakes, Limits { item_bytes_max: limits.min().unwrap_or(known.1.item_bytes_max) });
+            let item_bytes_max = limits.min().unwrap_or(known.1.item_bytes_max);
+            let unknown = infos.iter().flatten().fold(Unknown::default(), |all, info| all.or(info.unknown));
+            *known = (handshakes, Limits { item_bytes_max, unknown });
         }
         known.1
     }

@@ -20,7 +20,7 @@ use crate::counters::count;
 use crate::handshake::load;
 use crate::link::{Fault, Lines, Values};
 use crate::order;
-use crate::place::physical;
+use crate::place::{one_key, physical};
 use crate::replicas::Does;
 use crate::scripts::Script;
 
@@ -180,9 +180,8 @@ impl<'a> Run<'a> {
     }
 
     /// What is one key on the servers.
-    fn key(&self, index: usize) -> (&'a Key, &'a Option<Key>) {
-        let op = &self.batch[self.pending[index].at];
-        (&op.key, &op.route.with)
+    fn key(&self, index: usize) -> (&'a Key, &'a Key) {
+        one_key(&self.batch[self.pending[index].at])
     }
 
     /// Sends a part, one pipeline. Scripts that the node has forgotten are loaded, and what needs them sent once more.
@@ -302,7 +301,7 @@ impl<'a> Run<'a> {
                 let error = error.op(&self.batch[self.pending[index].at]).store(member.node.name());
                 self.again(index, error, true);
             }
-            "READONLY" => self.again(index, named, true),
+            _ if Refusal::is_read_only(error) => self.again(index, named, true),
             "TRYAGAIN" | "LOADING" | "MASTERDOWN" => self.again(index, named, false),
             "NOSCRIPT" => self.again(index, named, false),
             _ => self.failed(index, named),

@@ -9,6 +9,7 @@ use redis::Cmd;
 
 use super::decode::told;
 use super::{Command, Expect, ReadBack};
+use crate::handshake::Unknown;
 use crate::layout::{self, HEADER_BYTES, HEADER_BYTES_MAX, Header};
 use crate::place::physical;
 use crate::scripts::Script;
@@ -24,6 +25,8 @@ const OFFSET_MAX: u64 = 1 << 40;
 pub(crate) struct Limits {
     /// Key, value and the longest header together.
     pub(crate) item_bytes_max: usize,
+    /// What the server does not know.
+    pub(crate) unknown: Unknown,
 }
 
 /// How an op is run.
@@ -93,10 +96,13 @@ pub(crate) fn encode(op: &Op, read_back: Option<Want>, limits: Limits) -> Result
             command.cmd.arg(offset).arg(&value[..]).arg(&layout::version_bytes(fastrand::u64(..))[..]);
             command
         }
-        Verb::Native(native) => match super::native::encode(key, native).map_err(|error| error.op(op))? {
-            Ok(command) => command,
-            Err(reply) => return Ok(Encoded::Known(reply.into())),
-        },
+        Verb::Native(native) => {
+            super::native::looks_by(native).map_or(Ok(()), |look| limits.unknown.refuse(look)).map_err(|e| e.op(op))?;
+            match super::native::encode(key, native).map_err(|error| error.op(op))? {
+                Ok(command) => command,
+                Err(reply) => return Ok(Encoded::Known(reply.into())),
+            }
+        }
         // A batch of watches alone runs on a connection of its own.
         Verb::Watch { .. } => return Err(op.lacking()),
         Verb::Arith { arith, initial } => arithmetic(key, *arith, *initial).map_err(|error| error.op(op))?,
@@ -161,13 +167,9 @@ fn put(
             }
             Command::new(cmd, Expect::Added)
         }
-        PutMode::Append => {
-            let mut command = script(Script::Append, key, Expect::Stored);
-            command.cmd.arg(&value[..]).arg(item_bytes_max);
-            command
-        }
-        PutMode::Prepend => {
-            let mut command = script(Script::Prepend, key, Expect::Stored);
+        PutMode::Append | PutMode::Prepend => {
+            let joins = if mode == PutMode::Append { Script::Append } else { Script::Prepend };
+            let mut command = script(joins, key, Expect::Stored);
             command.cmd.arg(&value[..]).arg(item_bytes_max).arg(&layout::version_bytes(fastrand::u64(..))[..]);
             command
         }

@@ -57,6 +57,15 @@ pub(crate) enum Shape {
     Touched,
 }
 
+/// The command of what only looks, which a server may be without.
+pub(super) fn looks_by(native: &Native) -> Option<&'static str> {
+    match native {
+        Native::Encoding => Some("OBJECT"),
+        Native::MemoryBytes => Some("MEMORY"),
+        _ => None,
+    }
+}
+
 /// The command of a native op, or its reply where that is known without asking.
 pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<Command, NativeReply>> {
     native.check()?;

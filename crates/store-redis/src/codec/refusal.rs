@@ -33,9 +33,9 @@ impl Refusal {
         half_done(error).is_none() && refused(error).known_effect() == Effect::NotApplied
     }
 
-    /// True if the server is a replica. A script of an old server wraps what its command answered.
+    /// True if the server is a replica.
     pub(crate) fn is_read_only(error: &ServerError) -> bool {
-        error.code() == "READONLY" || error.details().is_some_and(|words| words.contains("-READONLY "))
+        is(error, "READONLY")
     }
 
     /// True if it is a `WAIT` that was refused since the server is a replica.
@@ -67,6 +67,17 @@ pub(super) fn half_done(error: &ServerError) -> Option<Error> {
     Some(Error::new(kind, detail).effect(Effect::Unknown))
 }
 
+/// What a server refuses for now.
+const FOR_NOW: [&str; 6] = ["LOADING", "BUSY", "MASTERDOWN", "MISCONF", "NOREPLICAS", "UNKILLABLE"];
+
+/// Whether a refusal is of this code. A script of a server before 7.0 wraps what its command answered, dash and all: `ERR Error running script (call to f_…):
+/// @user_script:6: @user_script: 6: -OOM command not allowed …`, and `@user_script: 6: -OOM …` where the script hands it on.
+fn is(error: &ServerError, code: &str) -> bool {
+    let words = error.details().unwrap_or_default();
+    let begins = words.strip_prefix(code).is_some_and(|rest| rest.starts_with(' '));
+    error.code() == code || begins || [": ", ": -"].iter().any(|before| words.contains(&format!("{before}{code} ")))
+}
+
 /// Whether these words say that the user may not. Of a command in a script, servers before 7.2 have no code for it.
 fn is_forbidden(words: &str) -> bool {
     words.starts_with("NOPERM") || words.contains("can't run this command") || words.contains("has no permissions")
@@ -82,9 +93,7 @@ pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
     let (code, words) = (error.code(), error.details().unwrap_or_default());
     let said = format!("{code} {words}");
     let told = |kind: ErrorKind, detail: String| Error::new(kind, detail);
-    // A script of an old server wraps what its command answered.
-    let is = |wanted: &str| code == wanted || words.contains(&format!(": {wanted} ")) || words.starts_with(wanted);
-    if is("WRONGTYPE") {
+    if is(error, "WRONGTYPE") {
         return told(
             ErrorKind::LayoutMismatch,
             format!(
@@ -94,13 +103,13 @@ pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
             ),
         );
     }
-    if is("OOM") {
+    if is(error, "OOM") {
         return told(
             ErrorKind::Full,
             format!("the server has reached its maxmemory; give it more, or delete ({said})"),
         );
     }
-    if is("NOPERM") || is_forbidden(words) {
+    if is(error, "NOPERM") || is_forbidden(words) {
         let mend = "grant the command and the keys to this user with ACL SETUSER, or use another user";
         // Of a command in a script, servers before 7.2 do not say which.
         let unnamed = asked.script.filter(|_| words.contains("can't run this command"));
@@ -118,6 +127,9 @@ pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
         let detail = format!("the server has become a replica, which refuses writes; connect to its primary ({said})");
         return told(ErrorKind::Unavailable, detail);
     }
+    if FOR_NOW.iter().any(|code| is(error, code)) {
+        return told(ErrorKind::Unavailable, format!("the server refuses for now: {said}"));
+    }
     match code {
         "NOAUTH" | "WRONGPASS" => told(
             ErrorKind::Config,
@@ -127,14 +139,50 @@ pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
             ErrorKind::Unavailable,
             format!("the server is a node of a cluster, and the key is not served by it ({said})"),
         ),
-        "LOADING" | "BUSY" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" | "UNKILLABLE" => {
-            told(ErrorKind::Unavailable, format!("the server refuses for now: {said}"))
-        }
         "NOSCRIPT" => told(ErrorKind::Unavailable, format!("the server has forgotten the scripts; try again ({said})")),
         _ if words.contains("string exceeds maximum allowed size") => {
             told(ErrorKind::BadInput, format!("the value would outgrow the server's proto-max-bulk-len ({said})"))
         }
         // Whatever it is, it is not known to have been refused before it ran.
         _ => told(ErrorKind::Protocol, format!("the server answered an error: {said}")).effect(Effect::Unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a server said, as the client crate reads it.
+    fn said(words: &str) -> ServerError {
+        match redis::parse_redis_value(format!("-{words}\r\n").as_bytes()).unwrap() {
+            redis::Value::ServerError(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// None of the servers of the tests is so old. The frames are those of Redis 6.2: of a call that failed, and of one whose error the script hands on.
+    #[test]
+    fn a_refusal_is_told_as_well_where_a_script_of_an_old_server_wraps_it() {
+        for (words, kind) in [
+            ("OOM command not allowed when used memory > 'maxmemory'.", ErrorKind::Full),
+            (
+                "MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk.",
+                ErrorKind::Unavailable,
+            ),
+            ("READONLY You can't write against a read only replica.", ErrorKind::Unavailable),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", ErrorKind::LayoutMismatch),
+        ] {
+            let call = "ERR Error running script (call to f_0519ba): @user_script:6: @user_script: 6: -";
+            for frame in ["", call, "@user_script: 14: -", "ERR "] {
+                let error = said(&format!("{frame}{words}"));
+                let told = refused(&error);
+                assert_eq!((told.kind(), told.known_effect()), (kind, Effect::NotApplied), "{frame}{words}: {told}");
+                assert_eq!(Refusal::is_read_only(&error), words.starts_with("READONLY"), "{frame}{words}");
+            }
+        }
+        for words in ["ERR OOMPH", "ERR no-OOM here", "ERR the word OOM in it"] {
+            let told = refused(&said(words));
+            assert_eq!((told.kind(), told.known_effect()), (ErrorKind::Protocol, Effect::Unknown), "{words}");
+        }
     }
 }

@@ -25,7 +25,7 @@ pub(super) async fn measure(node: &Arc<Node>, ctx: Ctx, pace: Pace, keys: &[&Sam
     if keys.is_empty() {
         return Ok(all);
     }
-    let mut asker = Asker::open(node).await?;
+    let mut asker = Asker::open(node, &["MEMORY"]).await?;
     for piece in keys.chunks(KEYS_A_PIECE) {
         let begun = Instant::now();
         let mut measured = sizes(&mut asker, ctx, piece).await?;

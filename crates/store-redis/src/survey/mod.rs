@@ -110,7 +110,12 @@ impl Drop for Asker {
 }
 
 impl Asker {
-    async fn open(node: &Arc<Node>) -> Result<Asker> {
+    /// For questions by these commands.
+    async fn open(node: &Arc<Node>, by: &[&str]) -> Result<Asker> {
+        let unknown = node.info().unwrap_or_default().unknown;
+        for command in by {
+            unknown.refuse(command).map_err(|refusal| needs(command, &refusal))?;
+        }
         let (conn, _, task) = node.open_pushed(|_| (), || ()).await?;
         let mut asker = Asker { conn, task, timeout: node.config.timeout };
         let mut pipeline = Pipeline::new();
@@ -149,7 +154,7 @@ async fn walk(
     looked_at: &mut u64,
     tell: &mut (dyn FnMut(Told<'_>) + Send),
 ) -> Result<()> {
-    let mut asker = Asker::open(node).await?;
+    let mut asker = Asker::open(node, &["SCAN", "TYPE", "OBJECT"]).await?;
     let mut cursor = b"0".to_vec();
     loop {
         let begun = Instant::now();
@@ -246,7 +251,10 @@ fn is_elsewhere(error: &ServerError) -> bool {
 }
 
 fn forbidden(command: &str, error: &ServerError) -> Error {
-    let refusal = refused(error);
+    needs(command, &refused(error))
+}
+
+fn needs(command: &str, refusal: &Error) -> Error {
     let what = match refusal.kind() {
         ErrorKind::Config => "the survey needs the command",
         _ => "the survey was refused the command",

@@ -77,3 +77,13 @@ pub fn every_op(name: &str, cas: Cas) -> Vec<Op> {
     ops.push(Op::put_range(key(name), 0, "1"));
     ops
 }
+
+/// A token of the item `ours`, which is there from then on.
+pub async fn a_cas(store: &RedisStore) -> Cas {
+    set(store, "ours", "v").await;
+    cas_of(store, "ours").await
+}
+
+pub async fn cas_of(store: &RedisStore, name: &str) -> Cas {
+    one(store, Op::get(key(name), Want::CAS)).await.unwrap().into_item().and_then(|item| item.cas).unwrap()
+}

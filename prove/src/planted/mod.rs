@@ -125,6 +125,37 @@ const PLANTS: &[Plant] = &[
             Scene { faults: &[Fault::NotSent], ..Scene::calm(seed) }.play(job("unique visitors").run)
         },
     },
+    Plant {
+        name: "an invalidation is answered and not done",
+        seeds: 10,
+        round: |seed, planted| on_server(seed, Bug::NoDeletes, planted, "cache", &[]),
+    },
+    Plant {
+        name: "a cached value is read from a replica that lags",
+        seeds: 5,
+        round: |seed, planted| on_server(seed, Bug::Lagging, planted, "cache", &[]),
+    },
+    Plant {
+        name: "the ends of a sorted set are read from a replica that lags",
+        seeds: 5,
+        round: |seed, planted| on_server(seed, Bug::Lagging, planted, "sharded sorted set", &[]),
+    },
+    Plant {
+        name: "what is to live for a time lives for ever",
+        seeds: 15,
+        round: |seed, planted| on_server(seed, Bug::NoLives, planted, "table with lives", &[]),
+    },
+    Plant {
+        name: "a lock is let go at half of its lease",
+        seeds: 5,
+        round: |seed, planted| on_server(seed, Bug::ShortLives, planted, "lock", &[]),
+    },
+    Plant {
+        name: "an item is given out again at half of its lease",
+        // It shows where one holds an item for more than half of its lease, and another looks for one then.
+        seeds: 60,
+        round: |seed, planted| on_server(seed, Bug::ShortLives, planted, "queue", &[]),
+    },
 ];
 
 fn flaw(flaw: Flaw, is_planted: bool) -> Flaw {

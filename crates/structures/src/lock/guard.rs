@@ -11,11 +11,10 @@ use larder_core::observe::{self, Event, Subject};
 use larder_core::{ClockRef, Ctx, Effect, Error, ErrorKind, Result, ambient};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 
 use super::layout::{Found, Record};
 use super::shared::{LetGo, Shared};
-use crate::renew::{self, Leased};
+use crate::renew::{Kept, Leased};
 use crate::runtime;
 
 /// Writes that one renewal may take when an earlier one of its own, or a new connection, gets in between.
@@ -168,7 +167,7 @@ impl Lease {
 #[must_use = "a lock is released when its guard is dropped"]
 pub struct LockGuard {
     term: Arc<Term>,
-    keeper: AbortHandle,
+    kept: Kept<Term>,
     runtime: Handle,
     /// True when there is nothing left to give back.
     settled: bool,
@@ -389,8 +388,8 @@ impl Leased for Term {
 impl LockGuard {
     pub(super) fn new(term: Term, runtime: Handle) -> LockGuard {
         let term = Arc::new(term);
-        let keeper = runtime.spawn(renew::keep(term.clone())).abort_handle();
-        LockGuard { term, keeper, runtime, settled: false }
+        let kept = term.shared.keepers.keep(term.clone(), &runtime);
+        LockGuard { term, kept, runtime, settled: false }
     }
 
     /// The fencing token: larger than that of every earlier holder. Send it along with every write to what the lock guards, and let
@@ -585,7 +584,7 @@ impl LockGuard {
     /// ```
     pub async fn release(mut self) -> Result<Released> {
         let over = self.term.end(Loss::Released);
-        self.keeper.abort();
+        self.kept.end();
         if is_anothers(over) {
             self.settled = true;
             return Ok(Released::AlreadyLost);
@@ -606,7 +605,7 @@ fn is_anothers(over: Loss) -> bool {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.kept.end();
         if self.settled || is_anothers(self.term.end(Loss::Released)) {
             return;
         }

@@ -10,12 +10,14 @@ use larder_core::observe::Subject;
 use larder_core::{ClockRef, Ctx, Effect, Error, ErrorKind, Item, Result, StoreRef, Ttl};
 
 use super::LockOptions;
+use super::guard::Term;
 use super::layout::{Found, RECORD_TTL, Record};
 use super::sight::{Sight, Verdict};
 use crate::cell::{Cell, Wrote};
 use crate::events;
 use crate::manifest::Kind;
 use crate::name::Name;
+use crate::renew::Keepers;
 
 /// Writes that letting go may take when others, or an earlier try of its own, get in between.
 const RELEASE_WRITES_MAX: usize = 4;
@@ -37,6 +39,8 @@ pub(super) struct Shared {
     pub(super) is_failing: AtomicBool,
     /// Wakes the waiter that polls when this handle lets go.
     pub(super) freed: tokio::sync::Notify,
+    /// Renews the leases of the guards.
+    pub(super) keepers: Keepers<Term>,
 }
 
 /// How often the wall clock is asked whether it went on, before that is left to a pause. One that shows microseconds has within as many readings.
@@ -80,6 +84,7 @@ impl Shared {
             turn: tokio::sync::Mutex::default(),
             is_failing: AtomicBool::new(false),
             freed: tokio::sync::Notify::new(),
+            keepers: Keepers::default(),
         })
     }
 

@@ -33,6 +33,8 @@
 //!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk a second ago or so, and a value ends at 64 MB;
 //! - over memory, when an item was last used (`l`, `la`) is 0 seconds ago unless `-o track_access` is given;
 //! - a `flush_all` with a delay, or a moment to come, removes what is there a second before that, to the millisecond: memcached may do so up to a second earlier, and with it what is stored in the same
+//! - over a store in a folder that is full, or takes no writes any more, a read by `mg` that would mark the item as won (one that is stale, or ends within `R` seconds) shows it without `W`: nobody is
+//!   told to have won;
 //!   second behind it;
 //! - a `flush_all` with a delay is kept by the process: over a store in a folder, one that is not due when the server ends is forgotten, and the items are there at the next start;
 //! - over a store in a folder a `set` that is refused for want of room leaves the item that was there, where memcached deletes it; and damage or a disk that fails is

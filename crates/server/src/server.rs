@@ -473,7 +473,8 @@ fn keep_time<E: Engine>(env: &Env<E>) {
         counters.add(Count::SlowKicks, slow as u64);
     }
     if idle_ms > 0 {
-        let idle = env.conns.end(|conn| conn.phase() != Phase::Writing && silent_ms(conn) > idle_ms);
+        let is_asked = |conn: &ConnState| matches!(conn.phase(), Phase::Idle | Phase::Half) && conn.is_tcp();
+        let idle = env.conns.end(|conn| is_asked(conn) && silent_ms(conn) > idle_ms);
         counters.add(Count::IdleKicks, idle as u64);
     }
 }

@@ -222,9 +222,14 @@ fn one_connection_too_many_is_told_so() {
 
 #[test]
 fn the_idle_are_closed_and_the_busy_are_not() {
-    let server = start(Limits { idle_timeout_ms: 2_000, ..Limits::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let limits = Limits { idle_timeout_ms: 2_000, ..Limits::default() };
+    let listen = [common::anywhere(), vec![Listen::Unix(socket.clone(), 0o700)]].concat();
+    let server = start_with(Config { listen, limits, ..Config::default() });
     let addr = server.addrs()[0];
     let (mut idle, mut busy) = (connect(addr), connect(addr));
+    let mut unix = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     ask(&mut idle, b"mn\r\n", b"MN\r\n");
     let until = Instant::now() + Duration::from_millis(4_800);
     while Instant::now() < until {
@@ -233,6 +238,8 @@ fn the_idle_are_closed_and_the_busy_are_not() {
     }
     assert!(is_closed(&mut idle));
     ask(&mut busy, b"mn\r\n", b"MN\r\n");
+    unix.write_all(b"mn\r\n").unwrap();
+    assert_eq!(unix.read(&mut [0]).expect("memcached closes none of these, either"), 1);
     assert_eq!(stat(addr, "idle_kicks"), 1);
 }
 

@@ -295,6 +295,7 @@ fn conns<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
             Phase::Idle => "conn_waiting",
             Phase::Half => "conn_nread",
             Phase::Writing => "conn_mwrite",
+            Phase::Waiting => "conn_io_queue",
         };
         stat(out, &name("addr"), &conn.peer);
         stat(out, &name("listen_addr"), &conn.listener);

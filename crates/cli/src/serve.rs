@@ -65,7 +65,8 @@ Options, memcached's own letters among them:
   -u USER                              started by root, go on as that user
   -d, -P FILE, -v, -V                  background, file for the process id, log more, version
 
-SIGTERM takes no more connections, lets requests under way finish, and ends.
+SIGTERM, SIGINT and SIGUSR1: it takes no more connections, lets requests under way finish, and ends.
+SIGHUP: it reads the files of -Y and -Z again, for who comes then.
 
 Examples:
   larder serve -m 256

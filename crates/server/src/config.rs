@@ -192,7 +192,7 @@ pub struct Config {
     pub limits: Limits,
     /// Who may come in (`-Y`); everybody without.
     pub auth: Option<AuthFile>,
-    /// Whether SIGTERM and SIGINT end it.
+    /// Whether SIGTERM, SIGINT and SIGUSR1 end it, and SIGHUP has it read the [auth file](AuthFile::read) and the files of TLS again.
     pub signals: bool,
     /// TLS (`-Z`): TCP is then TLS.
     pub tls: Option<Tls>,

@@ -63,7 +63,7 @@ pub(crate) struct Connection<E: Engine, S> {
 
 impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, stream: S) -> Connection<E, S> {
-        let session = Session::new(env.auth.is_some());
+        let session = Session::new(env.files.ask_who());
         let pending = BytesMut::new();
         Connection {
             env,

@@ -148,7 +148,7 @@ fn settings<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     stat(out, "tcp_backlog", limits.backlog);
     stat(out, "binding_protocol", "ascii");
     stat(out, "auth_enabled_sasl", "no");
-    stat(out, "auth_enabled_ascii", yes(env.auth.is_some()));
+    stat(out, "auth_enabled_ascii", yes(env.files.ask_who()));
     stat(out, "item_size_max", limits.item_bytes_max);
     stat(out, "maxconns_fast", "yes");
     stat(out, "flush_enabled", yes(limits.flush_enabled));

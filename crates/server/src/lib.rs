@@ -42,9 +42,9 @@
 //!   `SERVER_ERROR the store is ...`, which ends a `get` and a listing in place of `END`, never a miss;
 //! - who is full evicts by a clock, not by lists of use: of what nobody has asked for since the clock's hand last came by, the next goes; so nearly all of the newest stay, and what is asked for all the time,
 //!   but an item may go before one that is a little older;
-//! - SIGTERM and SIGINT let requests under way finish, as SIGUSR1 does; SIGHUP reads certificate and key again beside the auth file, which is all that memcached reads then;
-//! - `refresh_certs` is answered with `OK`, or `ERROR` where there is no TLS, as by a memcached that was built without; where it fails with one `SERVER_ERROR`, which names no file, and what was
-//!   read before stays, where memcached may have taken a new certificate without its key;
+//! - SIGTERM, SIGINT and SIGUSR1 all let requests under way finish; SIGHUP reads certificate and key again beside the auth file, which is all that memcached reads then;
+//! - `refresh_certs` is `ERROR` where there is no TLS, as of a memcached that was built without; one that was built with it, and not told to use it, says `Error TLS not enabled`. Where it fails it is
+//!   `SERVER_ERROR`, which names no file, and what was read before stays; memcached says which file it is, and may have taken a new certificate without its key;
 //! - what closes idle connections (`-o idle_timeout`) counts from the last byte that came or went, not from the last command;
 //! - `verbosity` changes what `stats settings` tells of it, and not what is logged: that is `-v`;
 //! - `stats slabs` and `stats items` tell of one class; `stats sizes` walks over all items, whether `track_sizes` was said or not; `stats reset` leaves `/metrics` and `stats latency` as they are;

@@ -139,9 +139,9 @@ fn certificates_are_read_again_for_connections_to_come_and_stay_where_they_canno
     let old = Tls { chain: trusted, ..tls.clone() };
     // A new certificate that its key does not belong to, and none at all: the old one stays.
     std::fs::copy(&next.chain, &tls.chain).unwrap();
-    for broken in [key, b"no key".to_vec()] {
+    for (broken, request) in [(key, "refresh_certs\r\n"), (b"no key".to_vec(), "refresh_certs noreply\r\n")] {
         std::fs::write(&tls.key, broken).unwrap();
-        let reply = ask("refresh_certs\r\nmn\r\n");
+        let reply = ask(&format!("{request}mn\r\n"));
         assert!(reply.starts_with("SERVER_ERROR ") && reply.lines().count() == 2, "{reply}");
         assert!(!reply.contains(".pem"), "{reply}");
         assert_eq!(said(&server, &old, &TLS13).unwrap(), b"MN\r\n");

@@ -232,9 +232,9 @@ impl Session {
     fn refresh_certs<E: Engine>(&mut self, env: &Env<E>, noreply: bool, tally: &mut Tally) {
         match env.files.read_certificates_again() {
             Some(Ok(())) => return self.answer("OK", noreply),
-            // Whose files these are, and where, is for the log.
+            // Which file it is is for the log. Told also where no reply is asked for, as by memcached.
             Some(Err(_)) => {
-                self.answer("SERVER_ERROR certificate and key stay as they were: see the server's log", noreply)
+                self.answer("SERVER_ERROR certificate and key stay as they were: see the server's log", false)
             }
             None => self.answer("ERROR", noreply),
         }

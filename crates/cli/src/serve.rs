@@ -56,7 +56,7 @@ Options, memcached's own letters among them:
   -A, -F, -X                           allow shutdown, forbid flush_all, forbid listings
   --metrics ADDR:PORT                  answer /metrics (Prometheus) and /healthz there
   --runtime per-core|shared            a runtime for each thread, or one for all [shared]
-  -o idle_timeout=S                    close connections that are idle for so long
+  -o idle_timeout=S                    close TCP connections that are idle for so long
   -o slow_timeout_ms=MS                close those that take nothing of their replies for so long, or hold over 4 KB
                                        of a request and send neither its end nor 4 KB more [30000]
   -o read_buf_mem_limit=MB             what all connections may hold of what is not finished [256]
@@ -65,7 +65,8 @@ Options, memcached's own letters among them:
   -u USER                              started by root, go on as that user
   -d, -P FILE, -v, -V                  background, file for the process id, log more, version
 
-SIGTERM takes no more connections, lets requests under way finish, and ends.
+SIGTERM, SIGINT and SIGUSR1: it takes no more connections, lets requests under way finish, and ends.
+SIGHUP: it reads the files of -Y and -Z again, for who comes then.
 
 Examples:
   larder serve -m 256

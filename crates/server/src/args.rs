@@ -228,7 +228,7 @@ impl Args {
             "max-item-size" => limits.item_bytes_max = item_bytes(&name, &value)?,
             "disable-flush-all" => limits.flush_enabled = false,
             "disable-dumping" => limits.dump_enabled = false,
-            "auth-file" => self.config.auth = Some(auth_file(&value)?),
+            "auth-file" => self.config.auth = Some(AuthFile::read(&value)?),
             "enable-ssl" => gathered.tls = true,
             "extended" => self.extended(gathered, &value)?,
             "store" => self.store = Some(value),
@@ -345,12 +345,6 @@ fn runtime(value: &str) -> Result<Runtime> {
         "shared" => Ok(Runtime::Shared),
         _ => config(format!("--runtime takes per-core or shared, not {value:?}")),
     }
-}
-
-fn auth_file(path: &str) -> Result<AuthFile> {
-    let text =
-        std::fs::read(path).map_err(|error| Error::new(ErrorKind::Config, format!("{path}: {error}")).source(error))?;
-    AuthFile::parse(&text)
 }
 
 /// A place to listen on, without memcached's words before it. What they say of it means nothing here, is refused, or noted as passed over.

@@ -1,5 +1,7 @@
 //! The file of users and passwords (`-Y`): `user:password`, one a line.
 
+use std::path::{Path, PathBuf};
+
 use larder_core::{Error, ErrorKind, Result};
 
 /// The most users; memcached has 8.
@@ -15,6 +17,8 @@ const USERS_MAX: usize = 1_024;
 #[derive(Clone)]
 pub struct AuthFile {
     users: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where it was read, if it was.
+    path: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for AuthFile {
@@ -50,7 +54,31 @@ impl AuthFile {
         if users.is_empty() || users.len() > USERS_MAX {
             return config(format!("the auth file has {} users; it takes 1 to {USERS_MAX}", users.len()));
         }
-        Ok(AuthFile { users })
+        Ok(AuthFile { users, path: None })
+    }
+
+    /// Reads such a file. A server that is told by signals (`Config::signals`) reads it again at SIGHUP.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a file that cannot be read, and as of [`parse`](AuthFile::parse).
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("users");
+    /// std::fs::write(&path, "joe:secret\n")?;
+    /// assert!(larder_server::AuthFile::read(&path)?.allows(b"joe", b"secret"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read(path: impl AsRef<Path>) -> Result<AuthFile> {
+        let path = path.as_ref();
+        let failed = |error| Error::new(ErrorKind::Config, format!("{}: {error}", path.display())).source(error);
+        let file = AuthFile::parse(&std::fs::read(path).map_err(failed)?)?;
+        Ok(AuthFile { path: Some(path.to_owned()), ..file })
+    }
+
+    /// The same file as it is now; `None` of one that was not read from a path.
+    pub(crate) fn again(&self) -> Option<Result<AuthFile>> {
+        self.path.as_ref().map(AuthFile::read)
     }
 
     /// True if the user has that password. Takes as long for a wrong one as for a right one of its length.

@@ -29,7 +29,7 @@ pub struct Limits {
     /// more is closed. What their requests wrote, and is not on disk yet, counts beside it, and nobody is closed for that: while all of it is too much, nothing more is read
     /// until what is on its way to the disk is there.
     pub held_bytes_max: usize,
-    /// A connection that sends nothing for so long is closed; 0 for never.
+    /// A TCP connection that sends nothing for so long is closed, unless it waits for the server; 0 for never.
     pub idle_timeout_ms: u64,
     /// A connection that takes nothing of its replies for so long is closed, and one that holds more than 4 KiB of a request and sends for so long neither its end nor 4 KiB more;
     /// 0 for never.
@@ -192,7 +192,7 @@ pub struct Config {
     pub limits: Limits,
     /// Who may come in (`-Y`); everybody without.
     pub auth: Option<AuthFile>,
-    /// Whether SIGTERM and SIGINT end it.
+    /// Whether SIGTERM, SIGINT and SIGUSR1 end it, and SIGHUP has it read the [auth file](AuthFile::read) and the files of TLS again.
     pub signals: bool,
     /// TLS (`-Z`): TCP is then TLS.
     pub tls: Option<Tls>,

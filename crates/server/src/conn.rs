@@ -55,8 +55,6 @@ pub(crate) struct Connection<E: Engine, S> {
     /// What is counted of this connection in the bytes that all hold, and in those of all that wait for the disk.
     held: usize,
     unsettled: usize,
-    /// It waits with what it reads next until others' writes are on disk.
-    is_paused: bool,
     /// True if it holds half a request, and more than any may.
     is_hoarding: bool,
     /// What has come since it was last seen to get on with that.
@@ -65,7 +63,7 @@ pub(crate) struct Connection<E: Engine, S> {
 
 impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, stream: S) -> Connection<E, S> {
-        let session = Session::new(env.auth.is_some());
+        let session = Session::new(env.files.ask_who());
         let pending = BytesMut::new();
         Connection {
             env,
@@ -80,7 +78,6 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
             is_unflushed: false,
             held: 0,
             unsettled: 0,
-            is_paused: false,
             is_hoarding: false,
             progress: 0,
         }
@@ -89,7 +86,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     /// Waits until what the replies say is durable. Where it cannot be, they are not sent, and the connection ends: the outcome is unknown.
     fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         if self.session.waits_for > 0 {
-            self.state.set_phase(Phase::Half);
+            self.state.set_phase(Phase::Waiting);
             // Who asks has what was written so far made durable: what others have sent meanwhile is to go with it.
             if !std::mem::replace(&mut self.has_yielded, true) {
                 cx.waker().wake_by_ref();
@@ -170,8 +167,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     /// Has the next part of a listing made where nobody else is served: the store may wait for a sync that is under way, and this thread has others to serve.
     fn poll_walk(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         if let Some(dump) = self.session.dump.take() {
-            self.state.set_phase(Phase::Half);
-            self.touch();
+            self.state.set_phase(Phase::Waiting);
             let env = self.env.clone();
             self.walking = Some(tokio::task::spawn_blocking(move || {
                 let mut out = Vec::new();
@@ -240,12 +236,20 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
 
     /// Waits, where all together hold too much and some of that is on its way to the disk, until what is on its way now is there: with the rest of a request more would be.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.is_paused = self.env.is_crowded() && {
+        let is_paused = self.env.is_crowded() && {
             let waits_for = self.env.waits_for.load(Ordering::Relaxed);
             // Where it failed, whoever wrote it is told.
             self.env.engine.poll_settled(waits_for, cx).is_pending()
         };
-        if self.is_paused { Poll::Pending } else { Poll::Ready(()) }
+        if is_paused {
+            self.state.set_phase(Phase::Waiting);
+            return Poll::Pending;
+        }
+        // Until now it was not the client that was waited for, for this or for the disk.
+        if self.state.phase() == Phase::Waiting {
+            self.touch();
+        }
+        Poll::Ready(())
     }
 
     /// Counts what this connection holds; false if all together hold too much. What waits for the disk goes by itself, and nobody is closed for it.
@@ -261,14 +265,10 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     }
 
     /// Notes whether this connection gets on with half a request that it holds more of than any may: a byte now and then is not enough, or a few of them would
-    /// keep the room of all. Who has sent little, or waits for the disk, or for a listing, is not meant.
+    /// keep the room of all. Who has sent little, or waits for the server, is not meant.
     fn note_progress(&mut self) {
         let was_hoarding = self.is_hoarding;
-        let is_half = self.state.phase() == Phase::Half
-            && self.session.waits_for == 0
-            && !self.is_paused
-            && self.walking.is_none();
-        self.is_hoarding = is_half && self.held > HELD_BYTES_FREE;
+        self.is_hoarding = self.state.phase() == Phase::Half && self.held > HELD_BYTES_FREE;
         if self.is_hoarding && (!was_hoarding || self.progress >= PROGRESS_BYTES_MIN) {
             self.progress = 0;
             self.state.set_stuck_since(Some(self.env.coarse_ms.load(Ordering::Relaxed)));
@@ -305,8 +305,8 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 self.session.closing = true;
                 continue;
             }
-            self.state.set_phase(if idle { Phase::Idle } else { Phase::Half });
             ready!(self.poll_room(cx));
+            self.state.set_phase(if idle { Phase::Idle } else { Phase::Half });
             if !ready!(self.poll_read(cx))? {
                 self.session.closing = true;
             }

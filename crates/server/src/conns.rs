@@ -18,6 +18,8 @@ pub(crate) enum Phase {
     Half = 1,
     /// It has a reply that the client does not take.
     Writing = 2,
+    /// It waits for the server: for what it wrote to be on disk, for room, or for a part of a listing.
+    Waiting = 3,
 }
 
 /// No moment.
@@ -43,7 +45,8 @@ impl ConnState {
         match self.phase.load(Ordering::Relaxed) {
             0 => Phase::Idle,
             1 => Phase::Half,
-            _ => Phase::Writing,
+            2 => Phase::Writing,
+            _ => Phase::Waiting,
         }
     }
 
@@ -61,6 +64,11 @@ impl ConnState {
         now_ms.saturating_sub(self.stuck_since_ms.load(Ordering::Relaxed))
     }
 
+    /// False of a unix socket: memcached closes no idle one of those.
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.peer.starts_with("tcp:")
+    }
+
     /// True before its first look at its socket: it has not come so far, or is at a handshake still.
     pub(crate) fn is_new(&self) -> bool {
         self.waker.lock().is_none()
@@ -76,7 +84,7 @@ impl ConnState {
     }
 }
 
-/// A connection, and what ends its task once that was started.
+/// A connection, and what ends its task once that was started and until it was used.
 type Entry = (Arc<ConnState>, Option<AbortHandle>);
 
 /// All of them.
@@ -129,11 +137,11 @@ impl Conns {
         }
     }
 
-    /// Ends those that `over` says: how many. They go when their task is dropped.
+    /// Ends those that `over` says: how many. They go when their task is dropped, and whoever asks again before that is not told of them once more.
     pub(crate) fn end(&self, over: impl Fn(&ConnState) -> bool) -> usize {
-        let open = self.open.lock();
-        let ended = open.values().filter(|(state, abort)| abort.is_some() && over(state));
-        ended.filter_map(|(_, abort)| abort.as_ref()).map(AbortHandle::abort).count()
+        let mut open = self.open.lock();
+        let ended = open.values_mut().filter(|(state, abort)| abort.is_some() && over(state));
+        ended.filter_map(|(_, abort)| abort.take()).map(|abort| abort.abort()).count()
     }
 
     /// Has each look at what the server is about.
@@ -144,5 +152,22 @@ impl Conns {
     /// Each of them, for a listing.
     pub(crate) fn all(&self) -> Vec<Arc<ConnState>> {
         self.open.lock().values().map(|(state, _)| state.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its task goes a moment later: by then it may be over a limit again, or over another one.
+    #[tokio::test]
+    async fn a_connection_that_is_ended_twice_is_counted_once() {
+        let conns = Conns::default();
+        let state = conns.admit(1, String::new(), "", 0).unwrap();
+        assert_eq!(conns.end(|_| true), 0, "its task was not started");
+        let task = tokio::spawn(std::future::pending::<()>());
+        conns.started(state.id, task.abort_handle());
+        assert_eq!([conns.end(|_| false), conns.end(|_| true), conns.end(|_| true)], [0, 1, 0]);
+        assert!(task.await.unwrap_err().is_cancelled());
     }
 }

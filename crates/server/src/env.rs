@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
-use crate::auth::AuthFile;
 use crate::config::{ClientCerts, Config, Limits, Listen};
 use crate::conns::Conns;
 use crate::counters::{AllCounters, Count};
 use crate::engine::{Engine, Figures};
+use crate::files::Files;
 use crate::listen::Open;
 
 /// A delayed flush that is not asked for.
@@ -66,7 +66,8 @@ pub(crate) struct Env<E> {
     pub(crate) started: Instant,
     pub(crate) settings: Settings,
     pub(crate) threads: usize,
-    pub(crate) auth: Option<AuthFile>,
+    /// Apart, since who reads them again may have to wait for long, and is to keep no engine.
+    pub(crate) files: Arc<Files>,
     pub(crate) memory_bytes_max: AtomicUsize,
     pub(crate) verbosity: AtomicU32,
     /// Bytes of requests and replies that connections hold because they are not finished.
@@ -91,13 +92,7 @@ pub(crate) struct Env<E> {
 }
 
 impl<E: Engine> Env<E> {
-    pub(crate) fn new(
-        engine: E,
-        limits: Limits,
-        threads: usize,
-        auth: Option<AuthFile>,
-        settings: Settings,
-    ) -> Arc<Env<E>> {
+    pub(crate) fn new(engine: E, limits: Limits, threads: usize, files: Files, settings: Settings) -> Arc<Env<E>> {
         Arc::new(Env {
             memory_bytes_max: AtomicUsize::new(limits.memory_bytes_max),
             verbosity: AtomicU32::new(limits.verbosity),
@@ -108,7 +103,7 @@ impl<E: Engine> Env<E> {
             started: Instant::now(),
             settings,
             threads,
-            auth,
+            files: Arc::new(files),
             held_bytes: AtomicUsize::new(0),
             unsettled_bytes: AtomicUsize::new(0),
             waits_for: AtomicU64::new(0),

@@ -13,6 +13,7 @@ use crate::config::Limits;
 use crate::conn::Connection;
 use crate::engine::{Engine, MemoryEngine};
 use crate::env::{Env, Settings};
+use crate::files::Files;
 
 /// A server without sockets.
 pub struct Wire {
@@ -37,7 +38,7 @@ pub struct Talk {
 impl Wire {
     /// A server over this store.
     pub fn new(engine: MemoryEngine, limits: Limits) -> Wire {
-        Wire { env: Env::new(engine, limits, 1, None, Settings::default()) }
+        Wire { env: Env::new(engine, limits, 1, Files::default(), Settings::default()) }
     }
 
     /// A connection that sends these pieces, each when the one before was taken in, says that no more comes, and takes at most so many bytes of replies at a time.

@@ -180,11 +180,12 @@ mod tests {
     use crate::config::Limits;
     use crate::engine::MemoryEngine;
     use crate::env::Settings;
+    use crate::files::Files;
 
     /// A listener whose connections take little of a reply at a time.
     fn listening() -> SocketAddr {
         let engine = MemoryEngine::new(MemoryStore::builder().build().unwrap());
-        let env = Env::new(engine, Limits::default(), 1, None, Settings::default());
+        let env = Env::new(engine, Limits::default(), 1, Files::default(), Settings::default());
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_send_buffer_size(1 << 10).unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

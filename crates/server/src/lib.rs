@@ -11,6 +11,7 @@
 //! | `http` | `/metrics`, `/healthz` |
 //! | `listen` | sockets that are listened on |
 //! | `auth`, `tls`, `notify` | who may come in; TLS; systemd |
+//! | `files` | what of that is read from files, and read again |
 //!
 //! # What differs from memcached
 //!
@@ -32,6 +33,8 @@
 //! - over a store in a folder a reply comes once what it says is as durable as the store promises, and a connection whose writes may have failed is closed without one;
 //!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk a second ago or so, and a value ends at 64 MB;
 //! - over memory, when an item was last used (`l`, `la`) is 0 seconds ago unless `-o track_access` is given;
+//! - over a store in a folder that is full, or takes no writes any more, a read by `mg` that would mark the item as won (one that is stale, or ends within `R` seconds) shows it without `W`: nobody is
+//!   told to have won;
 //! - a `flush_all` with a delay, or a moment to come, removes what is there a second before that, to the millisecond: memcached may do so up to a second earlier, and with it what is stored in the same
 //!   second behind it;
 //! - a `flush_all` with a delay is kept by the process: over a store in a folder, one that is not due when the server ends is forgotten, and the items are there at the next start;
@@ -39,6 +42,10 @@
 //!   `SERVER_ERROR the store is ...`, which ends a `get` and a listing in place of `END`, never a miss;
 //! - who is full evicts by a clock, not by lists of use: of what nobody has asked for since the clock's hand last came by, the next goes; so nearly all of the newest stay, and what is asked for all the time,
 //!   but an item may go before one that is a little older;
+//! - SIGTERM, SIGINT and SIGUSR1 all let requests under way finish; SIGHUP reads certificate and key again beside the auth file, which is all that memcached reads then;
+//! - `refresh_certs` is `ERROR` where there is no TLS, as of a memcached that was built without; one that was built with it, and not told to use it, says `Error TLS not enabled`. Where it fails it is
+//!   `SERVER_ERROR`, which names no file, and what was read before stays; memcached says which file it is, and may have taken a new certificate without its key;
+//! - what closes idle connections (`-o idle_timeout`) counts from the last byte that came or went, not from the last command;
 //! - `verbosity` changes what `stats settings` tells of it, and not what is logged: that is `-v`;
 //! - `stats slabs` and `stats items` tell of one class; `stats sizes` walks over all items, whether `track_sizes` was said or not; `stats reset` leaves `/metrics` and `stats latency` as they are;
 //! - a port that is taken in one family is an error, where memcached would listen in the other alone; `-p 0` is any free port, as `-p -1` is; before an address of `-l` `proto[ascii]:`,
@@ -65,6 +72,7 @@ mod counters;
 mod engine;
 mod env;
 mod extended;
+mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;

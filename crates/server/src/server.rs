@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc as channel;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use larder_core::{Error, ErrorKind, Result};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio_rustls::TlsAcceptor;
 
 use crate::config::{Config, Runtime};
 use crate::conn::Connection;
@@ -19,6 +20,7 @@ use crate::conns::{ConnState, Phase};
 use crate::counters::{self, Count};
 use crate::engine::Engine;
 use crate::env::{Env, Settings};
+use crate::files::Files;
 use crate::listen::Open;
 use crate::{http, notify, tls};
 
@@ -92,23 +94,28 @@ impl Server {
             let detail = format!("{} threads; it takes 1 to {THREADS_MAX}", config.threads);
             return Err(Error::new(ErrorKind::Config, detail));
         }
-        let acceptor = match &config.tls {
-            Some(tls) => Some(tls::acceptor(tls)?),
-            None => None,
-        };
+        let files = Files::new(config.auth.clone(), config.tls.clone())?;
         let open = Open::all(&config)?;
         let local = |listener: &std::net::TcpListener| listener.local_addr().ok();
         let addrs = open.tcp.iter().filter_map(|(listener, _)| local(listener)).collect();
         let metrics = open.metrics.as_ref().and_then(local);
         let settings = Settings::of(&config, &open);
-        let env = Env::new(engine, config.limits.clone(), config.threads, config.auth.clone(), settings);
+        let env = Env::new(engine, config.limits.clone(), config.threads, files, settings);
         let stop = env.stop.clone();
         let measuring = Measuring::start(&env)?;
-        let workers = Workers::start(&env, &config, acceptor)?;
+        let workers = Workers::start(&env, &config)?;
         let control = Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
         let thread = std::thread::Builder::new().name("larder-control".to_owned());
-        let signals = config.signals;
-        let looking = move || control.block_on(look_after(env, open, (workers, measuring), signals));
+        let signals = {
+            // Listened to from here on, before anybody knows of this server: the first one does not end the process.
+            let _within = control.enter();
+            config.signals.then(Signals::listen)
+        };
+        let looking = move || {
+            control.block_on(look_after(env, open, (workers, measuring), signals));
+            // Files that are being read again may be on a disk that does not answer.
+            control.shutdown_background();
+        };
         let control = thread.spawn(looking).map_err(cannot_start)?;
         Ok(Server { addrs, metrics, stop, control: Some(control) })
     }
@@ -292,7 +299,7 @@ struct Workers<E: Engine> {
 }
 
 impl<E: Engine> Workers<E> {
-    fn start(env: &Arc<Env<E>>, config: &Config, tls: Option<TlsAcceptor>) -> Result<Workers<E>> {
+    fn start(env: &Arc<Env<E>>, config: &Config) -> Result<Workers<E>> {
         let (mut queues, mut threads) = (Vec::new(), Vec::new());
         let (is_shared, runtimes) = match config.runtime {
             Runtime::PerCore => (false, config.threads),
@@ -310,7 +317,7 @@ impl<E: Engine> Workers<E> {
                 .enable_all()
                 .build()
                 .map_err(cannot_start)?;
-            let (env, tls) = (env.clone(), tls.clone());
+            let env = env.clone();
             // Where the runtime has threads of its own, this one only hands connections to it.
             let name = if is_shared { "larder-serve".to_owned() } else { format!("larder-{worker}") };
             let thread = std::thread::Builder::new().name(name);
@@ -318,7 +325,7 @@ impl<E: Engine> Workers<E> {
                 if !is_shared {
                     counters::count_apart(worker);
                 }
-                runtime.block_on(work(env, tls, jobs));
+                runtime.block_on(work(env, jobs));
             });
             let serving = serving.map_err(cannot_start)?;
             queues.push(queue);
@@ -335,18 +342,14 @@ impl<E: Engine> Workers<E> {
 }
 
 /// Starts a task for each connection that is given, until there are none to come and all are over.
-async fn work<E: Engine>(
-    env: Arc<Env<E>>,
-    tls: Option<TlsAcceptor>,
-    mut jobs: mpsc::UnboundedReceiver<(Accepted, Listed<E>)>,
-) {
+async fn work<E: Engine>(env: Arc<Env<E>>, mut jobs: mpsc::UnboundedReceiver<(Accepted, Listed<E>)>) {
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         tokio::select! {
             job = jobs.recv() => {
                 let Some((accepted, listed)) = job else { break };
                 let id = listed.state.id;
-                let abort = tasks.spawn(serve(env.clone(), tls.clone(), accepted, listed));
+                let abort = tasks.spawn(serve(env.clone(), accepted, listed));
                 env.conns.started(id, abort);
             }
             Some(_) = tasks.join_next() => {}
@@ -367,7 +370,7 @@ impl<E: Engine> Drop for Listed<E> {
     }
 }
 
-async fn serve<E: Engine>(env: Arc<Env<E>>, tls: Option<TlsAcceptor>, accepted: Accepted, listed: Listed<E>) {
+async fn serve<E: Engine>(env: Arc<Env<E>>, accepted: Accepted, listed: Listed<E>) {
     let state = listed.state.clone();
     match accepted {
         Accepted::Unix(stream) => {
@@ -378,7 +381,7 @@ async fn serve<E: Engine>(env: Arc<Env<E>>, tls: Option<TlsAcceptor>, accepted: 
         Accepted::Tcp(stream) => {
             // Replies are gathered already; waiting for more would only delay them.
             let Ok(stream) = stream.set_nodelay(true).and_then(|()| TcpStream::from_std(stream)) else { return };
-            let Some(acceptor) = tls else { return Connection::new(env, state, stream).await };
+            let Some(acceptor) = env.files.acceptor() else { return Connection::new(env, state, stream).await };
             match tokio::time::timeout(HANDSHAKE_MAX, tls::accept(&acceptor, stream)).await {
                 Ok(Ok(stream)) => Connection::new(env, state, stream).await,
                 _ => env.counters.mine().add(Count::TlsErrors, 1),
@@ -392,7 +395,7 @@ async fn look_after<E: Engine>(
     env: Arc<Env<E>>,
     open: Open,
     (mut workers, measuring): (Workers<E>, Option<Measuring>),
-    signals: bool,
+    signals: Option<Signals>,
 ) {
     let (given, mut accepted) = mpsc::channel(1);
     let mut acceptors = tokio::task::JoinSet::new();
@@ -406,8 +409,9 @@ async fn look_after<E: Engine>(
     if let Some(Ok(listener)) = open.metrics.map(TcpListener::from_std) {
         watchers.spawn(http::serve(env.clone(), listener));
     }
-    if signals {
-        acceptors.spawn(stop_by_signal(env.stop.clone()));
+    if let Some(Signals { ends, again }) = signals {
+        acceptors.spawn(stop_by_signal(ends, env.stop.clone()));
+        acceptors.spawn(read_again_by_signal(again, env.files.clone()));
     }
     let mut stop = env.stop.subscribe();
     let mut tick = tokio::time::interval(TICK);
@@ -446,18 +450,41 @@ async fn look_after<E: Engine>(
     tracing::info!("ended");
 }
 
-/// Ends the server when the system asks for it.
-async fn stop_by_signal(stop: watch::Sender<bool>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
-        tracing::warn!("signals cannot be listened to: they end the process at once");
-        return;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = interrupt.recv() => {}
+/// What the system may ask for.
+struct Signals {
+    ends: Vec<Signal>,
+    again: Option<Signal>,
+}
+
+impl Signals {
+    /// From now on none of them does what it would do by itself, which is to end the process at once.
+    fn listen() -> Signals {
+        let listen = |kind: SignalKind| {
+            let told = |error: &std::io::Error| tracing::warn!(%error, ?kind, "a signal cannot be listened to");
+            signal(kind).inspect_err(told).ok()
+        };
+        let ends = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::user_defined1()];
+        Signals { ends: ends.into_iter().filter_map(listen).collect(), again: listen(SignalKind::hangup()) }
     }
+}
+
+/// Ends the server when the system asks for it.
+async fn stop_by_signal(mut ends: Vec<Signal>, stop: watch::Sender<bool>) {
+    let any = std::future::poll_fn(|cx| {
+        if ends.iter_mut().any(|end| end.poll_recv(cx).is_ready()) { Poll::Ready(()) } else { Poll::Pending }
+    });
+    any.await;
     stop.send_replace(true);
+}
+
+/// Has files read again whenever the system asks for it. That may wait for a disk, and so is done where nobody else waits.
+async fn read_again_by_signal(again: Option<Signal>, files: Arc<Files>) {
+    let Some(mut again) = again else { return };
+    while again.recv().await.is_some() {
+        let files = files.clone();
+        // One that panicked has said so.
+        _ = tokio::task::spawn_blocking(move || files.read_again()).await;
+    }
 }
 
 /// Moves the clock on, and ends connections that are over a limit of time.
@@ -473,7 +500,8 @@ fn keep_time<E: Engine>(env: &Env<E>) {
         counters.add(Count::SlowKicks, slow as u64);
     }
     if idle_ms > 0 {
-        let idle = env.conns.end(|conn| conn.phase() != Phase::Writing && silent_ms(conn) > idle_ms);
+        let is_asked = |conn: &ConnState| matches!(conn.phase(), Phase::Idle | Phase::Half) && conn.is_tcp();
+        let idle = env.conns.end(|conn| is_asked(conn) && silent_ms(conn) > idle_ms);
         counters.add(Count::IdleKicks, idle as u64);
     }
 }
@@ -576,9 +604,9 @@ mod tests {
         const THREADS: usize = 2;
         for runtime in [Runtime::Shared, Runtime::PerCore] {
             let engine = MemoryEngine::new(larder_store_memory::MemoryStore::new());
-            let env = Env::new(engine, Limits::default(), THREADS, None, Settings::default());
+            let env = Env::new(engine, Limits::default(), THREADS, Files::default(), Settings::default());
             let config = Config { threads: THREADS, runtime, ..Config::default() };
-            let mut workers = Workers::start(&env, &config, None).unwrap();
+            let mut workers = Workers::start(&env, &config).unwrap();
             let mut clients: Vec<_> = (0..8)
                 .map(|_| {
                     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

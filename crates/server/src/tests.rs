@@ -10,6 +10,7 @@ use larder_store_memory::MemoryStore;
 use crate::config::Limits;
 use crate::engine::MemoryEngine;
 use crate::env::{Env, Settings};
+use crate::files::Files;
 use crate::fuzzing::Wire;
 use crate::session::Session;
 
@@ -22,7 +23,7 @@ fn engine() -> MemoryEngine {
 }
 
 fn env() -> Arc<Env<MemoryEngine>> {
-    Env::new(engine(), Limits::default(), 1, None, Settings::default())
+    Env::new(engine(), Limits::default(), 1, Files::default(), Settings::default())
 }
 
 /// What a request, which is there whole, takes of the allocator, and its reply.
@@ -198,7 +199,7 @@ fn a_life_ends_no_earlier_than_it_was_told_whatever_there_is_of_the_millisecond(
     for (at_us, command) in [(900, "set k 0 1 1"), (0, "set k 0 1 1"), (999, "ms k 1 T1"), (1, "ms k 1 T1")] {
         let clock = Arc::new(ManualClock::default());
         let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
-        let env = Env::new(MemoryEngine::new(store), Limits::default(), 1, None, Settings::default());
+        let env = Env::new(MemoryEngine::new(store), Limits::default(), 1, Files::default(), Settings::default());
         let mut session = Session::default();
         let mut answer = |request: &str| String::from_utf8(fed(&env, &mut session, request.as_bytes()).1).unwrap();
         clock.advance(Duration::from_micros(at_us));

@@ -145,6 +145,9 @@ async fn a_full_disk_takes_no_value_that_was_acknowledged() {
     let server = common::start_in_folder(folder.path());
     assert_eq!(answer(&server, "set k 0 0 3\r\nold"), "STORED\r\nMN\r\n");
     assert_eq!(answer(&server, "set n 0 0 1\r\n5"), "STORED\r\nMN\r\n");
+    let ask =
+        |server: &Server, request: &str| String::from_utf8(exchange(server.addrs()[0], [request.as_bytes()])).unwrap();
+    assert_eq!(ask(&server, MARKED), "HD\r\n".repeat(3));
     drop(server);
     let store = DurableOptions::new(folder.path()).reserve_bytes(u64::MAX).open().unwrap();
     let config = larder_server::Config { listen: common::anywhere(), threads: 2, ..Default::default() };
@@ -166,6 +169,7 @@ async fn a_full_disk_takes_no_value_that_was_acknowledged() {
         assert_eq!(answer(&server, "get k"), "VALUE k 0 3\r\nold\r\nEND\r\nMN\r\n", "after {request}");
         assert_eq!(answer(&server, "get n"), "VALUE n 0 1\r\n5\r\nEND\r\nMN\r\n", "after {request}");
     }
+    reads_that_would_mark_go_on(&|request| ask(&server, request));
     for dialect in ["classic", "meta"] {
         let store = client(server.addrs()[0], dialect).await;
         let set = Op::put(Key::new("k").unwrap(), PutMode::Set, "new", Ttl::Never);
@@ -173,6 +177,23 @@ async fn a_full_disk_takes_no_value_that_was_acknowledged() {
         assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Full, false), "{dialect}: {error}");
     }
     assert_eq!(answer(&server, "delete n"), "DELETED\r\nMN\r\n", "what gives room back is let through");
+}
+
+/// Items that a read would mark: one is stale, one ends within a minute.
+const MARKED: &str = "ms stale 1\r\n1\r\nms ends 1 T30\r\n1\r\nmd stale I T600\r\n";
+
+/// It is the mark that is refused, and so nobody is told to have won: it is read by all as it was before.
+fn reads_that_would_mark_go_on(ask: &dyn Fn(&str) -> String) {
+    for _ in 0..2 {
+        assert_eq!(ask("mg stale v k\r\n"), "VA 1 kstale X\r\n1\r\n");
+        assert_eq!(ask("mg stale s q\r\nmn\r\n"), "HD s1 X\r\nMN\r\n");
+        assert_eq!(ask("mg stale v N30 R30\r\n"), "VA 1 X\r\n1\r\n");
+        assert_eq!(ask("mg ends v R60\r\nmn\r\n"), "VA 1\r\n1\r\nMN\r\n");
+        assert_eq!(ask("mg none v R60\r\n"), "EN\r\n");
+        let made = ask("mg none v N30\r\nmn\r\n");
+        assert!(made.starts_with("SERVER_ERROR the store is ") && made.lines().count() == 2, "{made}");
+    }
+    assert_eq!(ask("get stale ends\r\n"), "VALUE stale 0 1\r\n1\r\nVALUE ends 0 1\r\n1\r\nEND\r\n");
 }
 
 /// The server of a process of its own, from which the system takes its syncs.
@@ -190,12 +211,14 @@ async fn child_whose_servers_disk_refuses_to_sync() {
     let ask = |request: &str| String::from_utf8(exchange(server.addrs()[0], [request.as_bytes()])).unwrap();
     assert_eq!(ask("set k 0 0 1\r\n1\r\n"), "STORED\r\n");
     assert!(http("/healthz").ends_with("\r\n\r\nok\n"));
+    assert_eq!(ask(MARKED), "HD\r\n".repeat(3));
     refuse_syncs();
     assert_eq!(ask("set k 0 0 1\r\n2\r\n"), "", "it may have been written: nobody is told anything");
     let gets = ask("gets k\r\n");
     let token = gets.lines().next().unwrap().rsplit(' ').next().unwrap();
     assert_eq!(gets, format!("VALUE k 0 1 {token}\r\n1\r\nEND\r\n"), "reads go on");
     assert_eq!(ask("mg k v\r\nmg none v\r\n"), "VA 1\r\n1\r\nEN\r\n");
+    reads_that_would_mark_go_on(&ask);
     let cas = format!("cas k 0 0 1 {token}\r\n3");
     let refused = [
         "set k 0 0 1\r\n3",
@@ -225,10 +248,16 @@ async fn child_whose_servers_disk_refuses_to_sync() {
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {name} in {metrics}")).to_owned()
     };
-    assert_eq!(told("larder_request_errors_total"), refused.len().to_string());
+    assert_eq!(
+        told("larder_request_errors_total"),
+        (refused.len() + 2).to_string(),
+        "and two items that a read would have made"
+    );
     for name in ["cas_hits", "cas_misses", "delete_hits", "delete_misses", "touch_misses", "incr_misses", "decr_misses"]
     {
-        assert_eq!(told(&format!("larder_{name}_total")), "0", "an error of the store is neither");
+        // One was marked as stale before.
+        let before = if name == "delete_hits" { "1" } else { "0" };
+        assert_eq!(told(&format!("larder_{name}_total")), before, "an error of the store is neither");
     }
     let health = http("/healthz");
     assert!(health.starts_with("HTTP/1.1 503 ") && health.contains("open the store anew"), "{health}");

@@ -214,6 +214,7 @@ fn what_is_about_slabs_lists_of_use_and_the_crawler_is_taken_where_it_is_well_fo
             ("watch\r\n", ["OK\n", NO_WATCH]),
             ("stats detail dump\r\n", ["END\n", NO_DETAIL]),
             ("stats cachedump 1 0\r\n", ["ITEM s [1 b; 0 s]\nEND\n"; 2]),
+            ("refresh_certs\r\n", ["Error TLS not enabled\n", "ERROR\n"]),
             (
                 "lru_crawler backup all\r\n",
                 ["ERROR\n", "ERROR this store has no backups: it is gone with its process\n"],

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +27,8 @@ const TIMED: usize = 4;
 /// A store in a folder whose disk takes its time.
 struct Slow {
     engine: DurableEngine,
+    /// How long that is.
+    disk: Duration,
     /// When what is waited for is on disk, by ticket.
     due: Mutex<std::collections::HashMap<u64, Instant>>,
     /// Writes since something was settled, and the most there were.
@@ -40,7 +42,7 @@ struct Slow {
 impl Slow {
     fn new(store: DurableStore) -> Slow {
         let (due, writes, sync, measured) = Default::default();
-        Slow { engine: DurableEngine::new(store), due, writes, sync, measured }
+        Slow { engine: DurableEngine::new(store), disk: DISK, due, writes, sync, measured }
     }
 }
 
@@ -74,7 +76,7 @@ impl Engine for Slow {
     }
 
     fn poll_settled(&self, touched: u64, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let due = *self.due.lock().entry(touched).or_insert_with(|| Instant::now() + DISK);
+        let due = *self.due.lock().entry(touched).or_insert_with(|| Instant::now() + self.disk);
         let left = due.saturating_duration_since(Instant::now());
         let polled = if left > Duration::ZERO { Poll::Pending } else { self.engine.poll_settled(touched, cx) };
         if left > Duration::ZERO {
@@ -229,6 +231,42 @@ fn who_only_waits_for_the_disk_is_not_closed_however_many_they_are() {
     while stat("read_buf_bytes") > MOST / 10 {
         assert!(Instant::now() < until, "it is counted no longer");
     }
+}
+
+/// Who waits for the disk, for room or for a listing, and for how long, is not up to the client.
+#[test]
+fn who_waits_for_the_server_for_longer_than_may_be_idle_is_answered_and_who_is_idle_is_closed() {
+    const IDLE: Duration = Duration::from_millis(400);
+    let folder = tempfile::tempdir().unwrap();
+    let store = DurableOptions::new(folder.path()).open().unwrap();
+    let engine = Slow { disk: 3 * IDLE, ..Slow::new(store) };
+    let sync = engine.sync.clone();
+    // Less than one item: while it is not on disk nothing is read.
+    let limits = Limits { idle_timeout_ms: IDLE.as_millis() as u64, held_bytes_max: 1 << 10, ..Limits::default() };
+    let config = Config { listen: common::anywhere(), threads: 1, limits, ..Config::default() };
+    let server = Server::start(engine, config).unwrap();
+    let addr = server.addrs()[0];
+    let set = format!("set k 0 0 3000\r\n{}\r\n", "v".repeat(3_000));
+    let (mut writer, mut paused, began) = (connect(addr), connect(addr), Instant::now());
+    writer.write_all(set.as_bytes()).unwrap();
+    std::thread::sleep(IDLE / 8);
+    assert_eq!(ask(&mut paused, b"mn\r\n", b"MN\r\n"), b"MN\r\n");
+    assert!(began.elapsed() > 2 * IDLE, "it waited for room");
+    assert_eq!(read_until(&mut writer, b"\r\n"), b"STORED\r\n");
+    // Where nothing is to be answered, either, its time begins only when that is on disk.
+    let mut quiet = connect(addr);
+    quiet.write_all(b"set k 0 0 1 noreply\r\nx\r\n").unwrap();
+    let stalled = sync.lock();
+    let mut listing = connect(addr);
+    listing.write_all(b"lru_crawler metadump all\r\n").unwrap();
+    std::thread::sleep(3 * IDLE + IDLE / 2);
+    assert_eq!(ask(&mut quiet, b"mn\r\n", b"MN\r\n"), b"MN\r\n");
+    drop(stalled);
+    assert!(read_until(&mut listing, b"END\r\n").starts_with(b"OK\r\nkey=k "), "it was not cut off");
+    for mut idle in [writer, paused, quiet, listing] {
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "nobody waits for the server now");
+    }
+    assert_eq!(stat(addr, "idle_kicks"), 4);
 }
 
 /// The number that `stats` tells.

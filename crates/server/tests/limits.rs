@@ -222,9 +222,14 @@ fn one_connection_too_many_is_told_so() {
 
 #[test]
 fn the_idle_are_closed_and_the_busy_are_not() {
-    let server = start(Limits { idle_timeout_ms: 2_000, ..Limits::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let limits = Limits { idle_timeout_ms: 2_000, ..Limits::default() };
+    let listen = [common::anywhere(), vec![Listen::Unix(socket.clone(), 0o700)]].concat();
+    let server = start_with(Config { listen, limits, ..Config::default() });
     let addr = server.addrs()[0];
     let (mut idle, mut busy) = (connect(addr), connect(addr));
+    let mut unix = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     ask(&mut idle, b"mn\r\n", b"MN\r\n");
     let until = Instant::now() + Duration::from_millis(4_800);
     while Instant::now() < until {
@@ -233,7 +238,29 @@ fn the_idle_are_closed_and_the_busy_are_not() {
     }
     assert!(is_closed(&mut idle));
     ask(&mut busy, b"mn\r\n", b"MN\r\n");
+    unix.write_all(b"mn\r\n").unwrap();
+    assert_eq!(unix.read(&mut [0]).expect("memcached closes none of these, either"), 1);
     assert_eq!(stat(addr, "idle_kicks"), 1);
+}
+
+/// As in memcached: `SECURITY.md` says so.
+#[test]
+fn whoever_is_let_in_may_lower_the_limit_of_memory_so_that_the_next_write_finds_no_room() {
+    let server = start(Limits::default());
+    let mut client = connect(server.addrs()[0]);
+    let mut set = |key: &str| {
+        let set = format!("set {key} 0 0 500000\r\n{}\r\n", "v".repeat(500_000));
+        String::from_utf8(ask(&mut client, set.as_bytes(), b"\r\n")).unwrap()
+    };
+    for nth in 0..20 {
+        assert_eq!(set(&format!("k{nth}")), "STORED\r\n");
+    }
+    let mut other = connect(server.addrs()[0]);
+    assert_eq!(ask(&mut other, b"cache_memlimit 8\r\n", b"\r\n"), b"OK\r\n");
+    assert_eq!(set("more"), "SERVER_ERROR out of memory storing object\r\n");
+    assert_eq!(ask(&mut other, b"mg k0 s\r\n", b"\r\n"), b"HD s500000\r\n", "what is there stays");
+    assert_eq!(ask(&mut other, b"cache_memlimit 64\r\n", b"\r\n"), b"OK\r\n");
+    assert_eq!(set("more"), "STORED\r\n");
 }
 
 /// What a client of TLS 1.2 and 1.3 begins with, without a byte that ends a line.

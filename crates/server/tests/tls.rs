@@ -112,6 +112,58 @@ fn a_file_that_is_not_what_it_is_to_be_is_named() {
     }
 }
 
+/// As a proxy or a timer asks for it once there are new files.
+#[test]
+fn certificates_are_read_again_for_connections_to_come_and_stay_where_they_cannot_be() {
+    let (folder, renewed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (tls, next) = (files(folder.path()), files(renewed.path()));
+    // What each of them is to trust, whatever becomes of the files.
+    let (old, new) = (unconnected(&tls, &TLS13), unconnected(&next, &TLS13));
+    let server = common::start_with(Config { tls: Some(tls.clone()), ..Config::default() });
+    let connect = |client| StreamOwned::new(client, TcpStream::connect(server.addrs()[0]).unwrap());
+    let mut before = connect(old);
+    let mut ask = |request: &str| {
+        before.write_all(request.as_bytes()).unwrap();
+        let mut reply = Vec::new();
+        while !reply.ends_with(b"MN\r\n") {
+            let mut byte = [0];
+            before.read_exact(&mut byte).unwrap();
+            reply.extend(byte);
+        }
+        String::from_utf8(reply).unwrap()
+    };
+    assert_eq!(ask("refresh_certs\r\nmn\r\n"), "OK\r\nMN\r\n", "nothing is new");
+    assert_eq!(said(&server, &tls, &TLS13).unwrap(), b"MN\r\n");
+    let (trusted, key) = (folder.path().join("old.pem"), std::fs::read(&tls.key).unwrap());
+    std::fs::copy(&tls.chain, &trusted).unwrap();
+    let old = Tls { chain: trusted, ..tls.clone() };
+    // A new certificate that its key does not belong to, and none at all: the old one stays.
+    std::fs::copy(&next.chain, &tls.chain).unwrap();
+    for (broken, request) in [(key, "refresh_certs\r\n"), (b"no key".to_vec(), "refresh_certs noreply\r\n")] {
+        std::fs::write(&tls.key, broken).unwrap();
+        let reply = ask(&format!("{request}mn\r\n"));
+        assert!(reply.starts_with("SERVER_ERROR ") && reply.lines().count() == 2, "{reply}");
+        assert!(!reply.contains(".pem"), "{reply}");
+        assert_eq!(said(&server, &old, &TLS13).unwrap(), b"MN\r\n");
+    }
+    std::fs::copy(&next.key, &tls.key).unwrap();
+    assert_eq!(ask("refresh_certs noreply\r\nmn\r\n"), "MN\r\n");
+    connect(new).write_all(b"quit\r\n").unwrap();
+    assert_eq!(said(&server, &next, &TLS13).unwrap(), b"MN\r\n");
+    assert!(said(&server, &old, &TLS13).is_err(), "who trusts the old one alone comes in no more");
+    assert_eq!(ask("mn\r\n"), "MN\r\n", "who was in stays");
+}
+
+#[test]
+fn certificates_are_not_read_again_where_there_are_none() {
+    let server = common::start(Limits::default());
+    let mut stream = TcpStream::connect(server.addrs()[0]).unwrap();
+    stream.write_all(b"refresh_certs\r\nquit\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert_eq!(reply, "ERROR\r\n");
+}
+
 /// The number that `stats` tells of itself.
 fn stat(stream: &mut StreamOwned<ClientConnection, TcpStream>, name: &str) -> u64 {
     stream.write_all(b"stats\r\n").unwrap();

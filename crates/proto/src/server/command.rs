@@ -153,6 +153,7 @@ pub enum Admin {
     Verbosity,
     Lru,
     Watch,
+    RefreshCerts,
 }
 
 const fn refuse<'a>(reply: &'static str, silent: bool, swallow: usize) -> Command<'a> {
@@ -327,6 +328,7 @@ fn other(mut words: Words<'_>) -> Command<'_> {
         Some(b"lru_crawler") => Admin::LruCrawler,
         Some(b"verbosity") => Admin::Verbosity,
         Some(b"lru") => Admin::Lru,
+        Some(b"refresh_certs") => Admin::RefreshCerts,
         _ if count > 1 && last.is_some_and(|last| last.starts_with(b"HTTP/")) => return Command::Close,
         _ => return refuse("ERROR", silent, 0),
     };

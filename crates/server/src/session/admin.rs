@@ -189,6 +189,7 @@ impl Session {
             Admin::Slabs => slabs(words),
             Admin::Watch => "CLIENT_ERROR watch commands not allowed",
             Admin::Shutdown => return self.shutdown(env, words, noreply),
+            Admin::RefreshCerts => return self.refresh_certs(env, noreply, tally),
         };
         self.answer(reply, noreply);
     }
@@ -225,6 +226,19 @@ impl Session {
         } else {
             self.answer(reply, noreply);
         }
+    }
+
+    /// What it says where there is no TLS is what a memcached says that was built without.
+    fn refresh_certs<E: Engine>(&mut self, env: &Env<E>, noreply: bool, tally: &mut Tally) {
+        match env.files.read_certificates_again() {
+            Some(Ok(())) => return self.answer("OK", noreply),
+            // Which file it is is for the log. Told also where no reply is asked for, as by memcached.
+            Some(Err(_)) => {
+                self.answer("SERVER_ERROR certificate and key stay as they were: see the server's log", false)
+            }
+            None => self.answer("ERROR", noreply),
+        }
+        tally.add(Count::Errors, 1);
     }
 
     fn take_place<E: Engine>(&mut self, env: &Env<E>) -> Result<(), &'static str> {

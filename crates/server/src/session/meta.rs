@@ -1,6 +1,6 @@
 //! The meta commands.
 
-use larder_core::{ErrorKind, Result};
+use larder_core::{Error, ErrorKind, Result};
 use larder_proto::server::{Meta, OPAQUE_BYTES_MAX, write};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
 
@@ -13,6 +13,17 @@ use crate::engine::Engine;
 use crate::env::{Env, RELATIVE_S_MAX, left_s};
 
 const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long";
+
+/// How an item is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// It is there, and may be marked as won.
+    There,
+    /// It was made for this read.
+    Made,
+    /// It is there, and nothing of it can be changed: nobody is told to have won.
+    Only,
+}
 
 /// What a read changes of the item it reads.
 struct Change {
@@ -39,7 +50,7 @@ impl Session {
             found = env.engine.fetch(meta.key, |seen| {
                 let marked = seen.marks.intersects(Marks::STALE | Marks::WON);
                 if !marked {
-                    item_reply(env, out, meta, &seen, false);
+                    item_reply(env, out, meta, &seen, Read::Only);
                 }
                 !marked
             });
@@ -48,7 +59,10 @@ impl Session {
             (true, Ok(None)) => Ok(false),
             (true, Ok(Some(true))) => Ok(true),
             (_, Err(error)) => Err(error),
-            _ => self.meta_get_changing(env, meta, start),
+            _ => match self.meta_get_changing(env, meta, start) {
+                Err(error) if meta.exptime.is_none() => self.meta_get_only(env, meta, error),
+                done => done,
+            },
         };
         let touches = meta.exptime.is_some();
         tally.add(if touches { Count::CmdTouch } else { Count::CmdGet }, 1);
@@ -69,6 +83,16 @@ impl Session {
         }
     }
 
+    /// A read that would have marked the item, of a store that takes no writes: reads go on. Where it would have made the item that is refused, for which `error` says why.
+    fn meta_get_only<E: Engine>(&mut self, env: &Env<E>, meta: &Meta<'_>, error: Error) -> Result<bool> {
+        if !matches!(error.kind(), ErrorKind::Full | ErrorKind::Unavailable) {
+            return Err(error);
+        }
+        let out = &mut self.out;
+        let found = env.engine.fetch(meta.key, |seen| _ = item_reply(env, out, meta, &seen, Read::Only))?;
+        if found.is_none() && meta.vivify.is_some() { Err(error) } else { Ok(found.is_some()) }
+    }
+
     /// A read that may change the item, or make it: whether there is one.
     fn meta_get_changing<E: Engine>(&mut self, env: &Env<E>, meta: &Meta<'_>, start: usize) -> Result<bool> {
         let out = &mut self.out;
@@ -78,7 +102,7 @@ impl Session {
             hit = true;
             let bumped = if meta.no_bump { Marks::empty() } else { Marks::FETCHED };
             if let Some(seen) = seen {
-                let change = item_reply(env, out, meta, &seen, false);
+                let change = item_reply(env, out, meta, &seen, Read::There);
                 let marks = change.marks | bumped;
                 return match (change.changed, meta.no_bump) {
                     (true, _) => same(&seen, change.expiry_ms, marks),
@@ -92,7 +116,7 @@ impl Session {
             };
             let cas = meta.cas_new.unwrap_or(fresh);
             let stub = Seen { value: b"", flags: 0, cas, expiry_ms: None, marks: Marks::empty(), accessed_s: None };
-            let change = item_reply(env, out, meta, &stub, true);
+            let change = item_reply(env, out, meta, &stub, Read::Made);
             Next::Write {
                 value: Value::Whole(b""),
                 flags: 0,
@@ -318,7 +342,7 @@ fn opaque_too_long(meta: &Meta<'_>) -> bool {
 }
 
 /// Writes the reply of a read, and says what it changes of the item. Flags take effect in their order.
-fn item_reply<E: Engine>(env: &Env<E>, out: &mut Vec<u8>, meta: &Meta<'_>, seen: &Seen<'_>, made: bool) -> Change {
+fn item_reply<E: Engine>(env: &Env<E>, out: &mut Vec<u8>, meta: &Meta<'_>, seen: &Seen<'_>, how: Read) -> Change {
     let value = meta.value && meta.cas != Some(seen.cas);
     if value {
         out.reserve(seen.value.len() + 96);
@@ -332,11 +356,11 @@ fn item_reply<E: Engine>(env: &Env<E>, out: &mut Vec<u8>, meta: &Meta<'_>, seen:
     for word in meta.words {
         match word[0] {
             b'T' => expiry_ms = env.expiry_ms(meta.exptime.unwrap_or(0)),
-            b'N' if made => {
+            b'N' if how == Read::Made => {
                 expiry_ms = env.expiry_ms(meta.vivify.unwrap_or(0));
                 won = true;
             }
-            b'R' if !made && !seen.marks.contains(Marks::WON) => won |= ends_within(env, expiry_ms, meta),
+            b'R' if how != Read::Made && !seen.marks.contains(Marks::WON) => won |= ends_within(env, expiry_ms, meta),
             b's' => write::flag(out, b's', seen.value.len() as u64),
             b't' => life_flag(env, out, expiry_ms),
             b'c' => write::flag(out, b'c', seen.cas),
@@ -354,7 +378,7 @@ fn item_reply<E: Engine>(env: &Env<E>, out: &mut Vec<u8>, meta: &Meta<'_>, seen:
         out.extend_from_slice(b" X");
         won |= !marks.contains(Marks::WON);
     }
-    if won {
+    if won && how != Read::Only {
         out.extend_from_slice(b" W");
         marks |= Marks::WON;
     }

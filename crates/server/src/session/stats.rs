@@ -148,7 +148,7 @@ fn settings<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     stat(out, "tcp_backlog", limits.backlog);
     stat(out, "binding_protocol", "ascii");
     stat(out, "auth_enabled_sasl", "no");
-    stat(out, "auth_enabled_ascii", yes(env.auth.is_some()));
+    stat(out, "auth_enabled_ascii", yes(env.files.ask_who()));
     stat(out, "item_size_max", limits.item_bytes_max);
     stat(out, "maxconns_fast", "yes");
     stat(out, "flush_enabled", yes(limits.flush_enabled));
@@ -295,6 +295,7 @@ fn conns<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
             Phase::Idle => "conn_waiting",
             Phase::Half => "conn_nread",
             Phase::Writing => "conn_mwrite",
+            Phase::Waiting => "conn_io_queue",
         };
         stat(out, &name("addr"), &conn.peer);
         stat(out, &name("listen_addr"), &conn.listener);

@@ -398,14 +398,14 @@ macro_rules! common {
             /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first. Of dense numbers
             /// more shards make room for more of them, and hold as many each as before: [`reshard_dense`](Self::reshard_dense) makes those smaller.
             #[doc = concat!("\n```\n", $example, "\n```\n")]
-            /// **Round trips:** natively 3 for every 32 shards, or for as many as come from some 500 old ones, else 5, and 1 for every 32 old ones that are brought together; and some 6.
-            /// Others wait for none of them.
+            /// **Round trips:** natively 3 for every 32 shards, or for as many as come from some 500 old ones, else 5, and 1 for every 32 old ones that are brought together; 1 for every 1,024
+            /// old ones; and some 6. Others wait for none of them.
             ///
             /// # Errors
             /// [`BadInput`](larder_core::ErrorKind::BadInput) unless they are 1 to [`SHARDS_MAX`](super::SHARDS_MAX); [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone;
             /// [`Conflict`](larder_core::ErrorKind::Conflict) where others keep resharding; [`Full`](larder_core::ErrorKind::Full) for shards that are items and too few for what
-            /// stands in the old ones, which go on as they are; [`RolledBack`](larder_core::ErrorKind::RolledBack), once, where the store went back since this handle read the map;
-            /// those of the store. Whatever it is, nothing is lost by it: reshard again.
+            /// stands in the old ones, which go on as they are; [`RolledBack`](larder_core::ErrorKind::RolledBack), once, where the store went back since this handle read the map,
+            /// and, once, where it went back behind a resharding, to before it was in force: it goes on then from what there is, as whoever meets a shard of it does; those of the store. Whatever it is, nothing is lost by it: reshard again.
             pub async fn reshard(&self, shards: u16) -> larder_core::Result<()> {
                 self.0.reshard(super::reshard::Aim::Shards(shards), &mut |_| ()).await
             }

@@ -187,7 +187,7 @@ async fn who_writes_to_a_native_shard_that_nothing_came_to_yet_fills_it() {
     let hooked = Hooked::new(&store);
     let dying = hash(&hooked.shared()).await;
     // The map is in force, and none of its shards is filled.
-    dies_at(&hooked, 6, dying.reshard(3)).await;
+    dies_at(&hooked, 7, dying.reshard(3)).await;
     let one = hash(&store).await;
     assert_eq!(one.stat().await.unwrap().moving_from, Some(2));
     assert_eq!(one.set([("0", "w"), ("new", "w")]).await.unwrap(), [false, true]);

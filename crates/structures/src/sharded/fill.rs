@@ -79,9 +79,13 @@ impl Core {
         let mut replies = self.run_if_any(ctx, batch).await.into_iter();
         let mut sources = BTreeMap::new();
         for source in wanted {
+            let seal = replies.next();
             // Whether this one sealed it, or another did, the read behind it tells.
-            _ = replies.next();
             let (mark, all) = self.all(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)?;
+            match seal {
+                Some(Err(error)) if mark == Mark::Live && !error.is_unknown() => return Err(error),
+                _ => {}
+            }
             sources.insert(source, Sight { mark, seen: 0, found: Found::All(all) });
         }
         let (mut batch, mut sent, mut left, mut stuck) = (Batch::new(), Vec::new(), Vec::new(), BTreeMap::new());

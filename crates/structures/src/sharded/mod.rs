@@ -54,7 +54,7 @@
 //! | the ends lost | only where the store is built to evict: made again from the shards by whoever needs them | the same | the same |
 //! | a lost shard, or map (looked at once a minute) | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
 //! | while it is resharded | all of the above | the same | the same |
-//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is [`RolledBack`](larder_core::ErrorKind::RolledBack), once a handle that knew the newer, or another one of the same version; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
+//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is [`RolledBack`](larder_core::ErrorKind::RolledBack), once a handle that knew the newer, or another one that this cannot have come from by so few writes; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
 //!
 //! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once. What counts a sorted
 //! set (`len`, `is_empty`, `stat`) reads no members: a change that has happened for nobody yet counts.

@@ -318,3 +318,83 @@ async fn who_finds_that_nothing_can_come_to_a_shard_reads_the_map_before_he_says
     let error = set.change(&[name], &[Change::Put(Bytes::new())]).await.unwrap_err();
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
 }
+
+#[tokio::test]
+async fn a_map_of_dense_numbers_is_none_of_what_is_spread_by_hash_and_the_other_way_round() {
+    for dense in [None, Some(10)] {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let settings = crate::sharded::make::Settings { shards: Some(2), dense, ..Default::default() };
+        let set = settings.open(&store, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
+        let now = set.plan();
+        let map = Map { per_shard: if dense.is_some() { 0 } else { 10 }, ..now.map };
+        let other = Map { id: !now.map.id, ..map };
+        for strange in [
+            Plan { map, ..now },
+            Plan { phase: Phase::Planned(other), ..now },
+            Plan { phase: Phase::Moving(other), ..now },
+            Plan { map, phase: Phase::Moving(Map { id: !now.map.id, ..now.map }), ..now },
+        ] {
+            put_map(&store, &set, &Plan { version: now.version + 1, ..strange }).await;
+            let told = [
+                opened(&store).await.map(drop),
+                set.refresh(Ctx::default()).await.map(drop),
+                set.reshard(Aim::Shards(3), &mut |_| {}).await,
+            ];
+            for error in told.map(Result::unwrap_err) {
+                assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "dense: {dense:?}, {strange:?}: {error}");
+            }
+        }
+        assert_eq!(set.plan(), now);
+    }
+}
+
+#[tokio::test]
+async fn a_number_over_the_range_of_a_map_with_room_for_none_is_refused_by_name() {
+    let mut set = hash();
+    set.params.is_dense = true;
+    assert_eq!(set.takes(b"5").unwrap_err().kind(), ErrorKind::BadInput);
+}
+
+#[tokio::test]
+async fn a_shard_of_dense_numbers_that_holds_something_else_is_told_and_moved_nowhere() {
+    for (kind, name) in [Kind::ShardedSet, Kind::ShardedSortedSet]
+        .into_iter()
+        .flat_map(|kind| ["10", "18446744073709551615", "x", "01"].map(|name| (kind, name)))
+    {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let settings = crate::sharded::make::Settings { shards: Some(2), dense: Some(10), ..Default::default() };
+        let set = settings.open(&store, &Name::new("n").unwrap(), kind, true).await.unwrap();
+        let mut shard = Shard::empty(Mark::Live);
+        let value = if kind == Kind::ShardedSet { Bytes::new() } else { Bytes::from_static(b"\0\0\0\0\0\0\xf0\x3f") };
+        shard.elements.insert(Bytes::from(name), value);
+        let (map, value) = (set.plan().map, shard.encode(set.of));
+        store.put(set.key(&map, 1).unwrap(), PutMode::Set, value, Ttl::Never).await.unwrap();
+        let told = [
+            set.sweep(true).await.map(drop),
+            set.reshard(Aim::Shards(1), &mut |_| {}).await,
+            set.reshard(Aim::Shards(4), &mut |_| {}).await,
+            set.sweep(true).await.map(drop),
+        ];
+        for (step, error) in told.map(Result::unwrap_err).into_iter().enumerate() {
+            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{kind:?}, {name}, step {step}: {error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_map_that_says_it_was_written_as_often_as_none_can_be_is_refused_by_who_would_write_it() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let (set, first) = moving(&store).await;
+    let moving = set.plan();
+    for plan in [first, Plan { phase: Phase::Planned(moving.map), ..first }, moving] {
+        let last = Plan { version: u64::MAX, ..plan };
+        put_map(&store, &set, &last).await;
+        let others = opened(&store).await.unwrap();
+        let error = others.reshard(Aim::Shards(5), &mut |_| {}).await.unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::LayoutMismatch && error.to_string().contains("as often as"),
+            "{plan:?}: {error}"
+        );
+        assert_eq!(others.refresh(Ctx::default()).await.unwrap(), last);
+    }
+}

@@ -128,7 +128,7 @@ impl Core {
         let mut replies = self.vigil.run(self.ctx(), batch).await;
         self.vigil.check()?;
         let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-        let found = reply.into_item().and_then(|item| Some((Plan::decode(&item.value)?, item.cas?)));
+        let found = reply.into_item().and_then(|item| Some((self.decoded(&item.value)?, item.cas?)));
         let Some((plan, cas)) = found else {
             // Says what is wrong with it.
             self.refresh(self.ctx()).await?;
@@ -207,7 +207,7 @@ impl Core {
                 // What is missing is told by who fills; or others were first, and nothing is put in force here.
                 let Found::All(all) = sight.found else { continue };
                 for (stored, value) in all {
-                    let Some(name) = self.named(from, *source, &stored) else { continue };
+                    let Some(name) = self.named(from, *source, &stored)? else { continue };
                     let (shard, stored) = self.place(to, &name)?;
                     bytes[usize::from(shard)] += Shard::element_bytes(self.of, &stored, &value);
                 }
@@ -229,7 +229,7 @@ impl Core {
     async fn begin(&self, plan: &Plan, cas: Cas, aim: Aim) -> Result<Option<u32>> {
         let to = self.next_map(&plan.map, aim)?;
         self.expect_room(&plan.map, &to).await?;
-        let planned = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Planned(to) };
+        let planned = self.next_plan(plan, plan.map, Phase::Planned(to))?;
         if !self.write_plan(cas, &planned).await? {
             return Ok(None);
         }
@@ -247,7 +247,7 @@ impl Core {
             }
             read => read?,
         };
-        let moving = Plan { version: now.version + 1, map: to, phase: Phase::Moving(plan.map) };
+        let moving = self.next_plan(&now, to, Phase::Moving(plan.map))?;
         if now == planned && self.write_plan(cas, &moving).await? {
             return Ok(Some(to.id));
         }
@@ -306,7 +306,7 @@ impl Core {
 
     /// Writes the map without a plan, where it has this token; and removes what was to come.
     async fn clear_away(&self, plan: &Plan, other: &Map, cas: Option<Cas>) -> Result<()> {
-        let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
+        let stable = self.next_plan(plan, plan.map, Phase::Stable)?;
         if let Some(cas) = cas {
             self.write_plan(cas, &stable).await?;
         }
@@ -361,7 +361,7 @@ impl Core {
             match plan.phase {
                 Phase::Moving(from) => self.finish(&plan, &from, cas, &mut |_| {}).await?,
                 Phase::Planned(to) if self.one_marked(&to, is_missing).await?.is_none() => {
-                    let moving = Plan { version: plan.version + 1, map: to, phase: Phase::Moving(plan.map) };
+                    let moving = self.next_plan(&plan, to, Phase::Moving(plan.map))?;
                     _ = self.write_plan(cas, &moving).await?;
                 }
                 Phase::Planned(to) => {
@@ -414,7 +414,7 @@ impl Core {
             tell(Progress { filled: u32::from(next), shards: u32::from(shards) });
             tokio::task::yield_now().await;
         }
-        let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
+        let stable = self.next_plan(plan, plan.map, Phase::Stable)?;
         self.write_plan(cas, &stable).await?;
         Ok(())
     }

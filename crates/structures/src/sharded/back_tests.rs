@@ -61,3 +61,17 @@ async fn a_planned_map_that_lacks_a_shard_is_cleared_away_and_another_one_takes_
         assert!(!store.delete(set.key(&to, shard).unwrap()).await.unwrap(), "nothing is left of it");
     }
 }
+
+/// What was moved whole is removed where it came from: the shards of the plan have the only copy.
+#[tokio::test(start_paused = true)]
+async fn a_planned_map_that_lacks_a_shard_is_left_as_it_is_where_one_in_force_is_gone_as_well() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let (set, planned) = planned(&store, &members(), &[0, 2]).await;
+    let Phase::Planned(to) = planned.phase else { panic!("it is planned") };
+    store.delete(set.key(&planned.map, 0).unwrap()).await.unwrap();
+    let told = set.went_back(&planned, 1).await.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Lost, "{told}");
+    for shard in [0, 2] {
+        assert!(store.delete(set.key(&to, shard).unwrap()).await.unwrap(), "shard {shard} is there");
+    }
+}

@@ -229,7 +229,8 @@ impl Core {
     /// Reads the map; answers the newest that is known then. **Round trips: 1.**
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`], once, where the store went back since one that was known before it was read.
+    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`], once, where the store went back since one that was known before it was read;
+    /// [`ErrorKind::LayoutMismatch`] for one that this release does not know, or that does not agree with the manifest.
     pub(super) async fn refresh(&self, ctx: Ctx) -> Result<Plan> {
         let known = self.plan();
         let batch = Batch::from_buf([Op::get(self.map_key.clone(), Want::VALUE)]);
@@ -278,7 +279,25 @@ impl Core {
         let Some(item) = reply.into_item() else {
             return Err(self.loss(Error::new(ErrorKind::Lost, format!("{} has lost its map", self.what()))));
         };
-        Plan::decode(&item.value).ok_or_else(|| unknown_map(&self.what(), &self.map_key))
+        self.decoded(&item.value).ok_or_else(|| unknown_map(&self.what(), &self.map_key))
+    }
+
+    /// The map of these bytes; `None` for one of another release, and for one that spreads elements in another way than the manifest says.
+    pub(super) fn decoded(&self, value: &[u8]) -> Option<Plan> {
+        let is_ours = |map: &Map| (map.per_shard > 0) == self.params.is_dense;
+        Plan::decode(value).filter(|plan| is_ours(&plan.map) && plan.other().is_none_or(|other| is_ours(&other)))
+    }
+
+    /// What is written behind a plan.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] behind the last version that there can be: it comes from bytes that nobody wrote here.
+    pub(super) fn next_plan(&self, before: &Plan, map: Map, phase: Phase) -> Result<Plan> {
+        let Some(version) = before.version.checked_add(1) else {
+            let detail = format!("the map of {} says that it was written as often as none can be", self.what());
+            return Err(Error::new(ErrorKind::LayoutMismatch, detail).key(&self.map_key));
+        };
+        Ok(Plan { version, map, phase })
     }
 
     /// The newer one of this and the one that is known: another task's read may have overtaken. Of two of one version the one that is known: by which to go [`heed`](Core::heed) says.
@@ -316,7 +335,7 @@ impl Core {
             None => bad(format!(
                 "id {id} is over the range of {}: 0 to {}; resharding to more shards makes it larger",
                 self.what(),
-                map.capacity() - 1
+                map.capacity().saturating_sub(1)
             )),
         }
     }
@@ -351,12 +370,17 @@ impl Core {
     }
 
     /// The name of what is called `stored` in a shard; `None` for a mark.
-    pub(super) fn named(&self, map: &Map, shard: u16, stored: &Bytes) -> Option<Bytes> {
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for what is no number of the shard where ids are dense: it has no name, and nobody wrote it here.
+    pub(super) fn named(&self, map: &Map, shard: u16, stored: &Bytes) -> Result<Option<Bytes>> {
         if self.params.is_dense {
-            let offset = dense_id(stored)?;
-            return Some(Bytes::from((u64::from(shard) * u64::from(map.per_shard) + offset).to_string()));
+            let Some(offset) = dense_id(stored).filter(|offset| *offset < u64::from(map.per_shard)) else {
+                return Err(self.strange(&larder_core::text::Shown(stored).to_string()));
+            };
+            return Ok(Some(Bytes::from((u64::from(shard) * u64::from(map.per_shard) + offset).to_string())));
         }
-        if self.is_native() { layout::unescaped(stored) } else { Some(stored.clone()) }
+        Ok(if self.is_native() { layout::unescaped(stored) } else { Some(stored.clone()) })
     }
 
     /// Asks shards. **Round trips: 1** for every 1,024 of them, 256 where shards are read whole.
@@ -569,7 +593,7 @@ impl Core {
                 return Ok(Err(source));
             };
             for (stored, value) in all {
-                let Some(name) = self.named(from, source, stored) else { continue };
+                let Some(name) = self.named(from, source, stored)? else { continue };
                 let (place, stored) = self.place(to, &name)?;
                 if place == shard {
                     elements.push((stored, value.clone()));

@@ -108,7 +108,7 @@ async fn a_handle_that_misses_its_map_acknowledges_nothing_from_then_on() {
 fn a_map_is_heeded_though_another_one_of_its_version_is_known() {
     let hash = hash();
     let plan = |version, id| Plan { version, map: Map { id, shards: 1, per_shard: 0 }, phase: Phase::Stable };
-    let (old, ours, theirs) = (plan(3, 1), plan(4, 2), plan(4, 3));
+    let (old, ours, theirs) = (plan(3, 1), plan(6, 2), plan(6, 3));
     assert_eq!(hash.heed(&hash.plan(), ours).unwrap(), ours);
     assert_eq!(hash.heed(&ours, ours).unwrap(), ours);
     assert_eq!(hash.learn(theirs), ours);
@@ -119,10 +119,10 @@ fn a_map_is_heeded_though_another_one_of_its_version_is_known() {
         assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
         error.to_string()
     };
-    assert!(told(&ours, theirs).contains("was at version 4, and another has that version now"));
+    assert!(told(&ours, theirs).contains("was at version 6, and another has that version now"));
     assert_eq!(hash.plan(), theirs);
     // A task that asked while the other was known has nothing to say against what was read since.
-    assert!(told(&ours, old).contains("was at version 4 and is at 3"));
+    assert!(told(&ours, old).contains("was at version 6 and is at 3"));
     assert_eq!(hash.plan(), theirs);
     told(&theirs, old);
     assert_eq!(hash.plan(), old);
@@ -245,4 +245,156 @@ async fn a_setback_that_a_call_tells_midway_is_not_told_by_the_next_one() {
     assert_eq!(set.get(&names).await.unwrap_err().kind(), ErrorKind::RolledBack);
     assert_eq!(set.plan(), first);
     assert!(!matches!(set.get(&names).await, Err(error) if error.kind() == ErrorKind::RolledBack));
+}
+
+/// A set of ten members in two shards whose map moves them to three, none of which is filled; and the map of before.
+async fn moving(store: &StoreRef) -> (Core, Plan) {
+    let settings = crate::sharded::make::Settings { shards: Some(2), ..Default::default() };
+    let set = settings.open(store, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
+    set.change(&ten(), &vec![Change::Put(Bytes::new()); 10]).await.unwrap();
+    let first = set.plan();
+    let to = Map { id: !first.map.id, shards: 3, per_shard: 0 };
+    for shard in 0..to.shards {
+        let key = set.key(&to, shard).unwrap();
+        let op = crate::sharded::make::make_op(set.of, false, key, Mark::Unfilled).unwrap();
+        store.run_one(Ctx::default(), op).await.unwrap();
+    }
+    put_map(store, &set, &Plan { version: 3, map: to, phase: Phase::Moving(first.map) }).await;
+    set.refresh(Ctx::default()).await.unwrap();
+    (set, first)
+}
+
+fn ten() -> Vec<Bytes> {
+    (0..10).map(|number: u32| Bytes::from(number.to_string())).collect()
+}
+
+async fn put_map(store: &StoreRef, set: &Core, plan: &Plan) {
+    store.put(set.map_key.clone(), PutMode::Set, plan.encode(), Ttl::Never).await.unwrap();
+}
+
+async fn opened(store: &StoreRef) -> Result<Core> {
+    let settings = crate::sharded::make::Settings::default();
+    settings.open(store, &Name::new("n").unwrap(), Kind::ShardedSet, false).await
+}
+
+/// They resharded from a map that went back: from what this handle knows nothing leads to theirs by one write.
+#[tokio::test]
+async fn a_map_that_others_wrote_once_more_by_another_way_is_told_before_anything_is_written_astray() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let (set, first) = moving(&store).await;
+    set.change(&ten(), &vec![Change::Put(Bytes::new()); 10]).await.unwrap();
+    put_map(&store, &set, &first).await;
+    let others = opened(&store).await.unwrap();
+    assert_eq!(others.reshard(Aim::Shards(5), &mut |_| {}).await.unwrap_err().kind(), ErrorKind::RolledBack);
+    others.reshard(Aim::Shards(2), &mut |_| {}).await.unwrap();
+    let now = others.plan();
+    assert_eq!((now.version, now.phase, set.plan().version), (4, Phase::Stable, 3));
+    set.next_look_ms.store(0, Ordering::Relaxed);
+    let names = [Bytes::from_static(b"astray")];
+    let error = set.change(&names, &[Change::Put(Bytes::new())]).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::RolledBack, false), "{error}");
+    assert_eq!(set.plan(), now);
+    set.change(&names, &[Change::Put(Bytes::new())]).await.unwrap();
+    assert_eq!(others.get(&names).await.unwrap(), [Some(Bytes::new())]);
+}
+
+#[tokio::test]
+async fn who_finds_that_nothing_can_come_to_a_shard_reads_the_map_before_he_says_that_it_is_lost() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let (set, first) = moving(&store).await;
+    put_map(&store, &set, &first).await;
+    let others = opened(&store).await.unwrap();
+    others.reshard(Aim::Shards(5), &mut |_| {}).await.unwrap();
+    let names = [Bytes::from_static(b"new")];
+    let error = set.change(&names, &[Change::Put(Bytes::new())]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::RolledBack, Effect::NotApplied), "{error}");
+    set.change(&names, &[Change::Put(Bytes::new())]).await.unwrap();
+    // Where the map is the same it is lost.
+    let (store, name): (StoreRef, _) = (Arc::new(larder_store_memory::MemoryStore::new()), Bytes::from_static(b"0"));
+    let (set, first) = moving(&store).await;
+    for shard in 0..first.map.shards {
+        store.delete(set.key(&first.map, shard).unwrap()).await.unwrap();
+    }
+    let error = set.change(&[name], &[Change::Put(Bytes::new())]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+}
+
+#[tokio::test]
+async fn a_map_of_dense_numbers_is_none_of_what_is_spread_by_hash_and_the_other_way_round() {
+    for dense in [None, Some(10)] {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let settings = crate::sharded::make::Settings { shards: Some(2), dense, ..Default::default() };
+        let set = settings.open(&store, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
+        let now = set.plan();
+        let map = Map { per_shard: if dense.is_some() { 0 } else { 10 }, ..now.map };
+        let other = Map { id: !now.map.id, ..map };
+        for strange in [
+            Plan { map, ..now },
+            Plan { phase: Phase::Planned(other), ..now },
+            Plan { phase: Phase::Moving(other), ..now },
+            Plan { map, phase: Phase::Moving(Map { id: !now.map.id, ..now.map }), ..now },
+        ] {
+            put_map(&store, &set, &Plan { version: now.version + 1, ..strange }).await;
+            let told = [
+                opened(&store).await.map(drop),
+                set.refresh(Ctx::default()).await.map(drop),
+                set.reshard(Aim::Shards(3), &mut |_| {}).await,
+            ];
+            for error in told.map(Result::unwrap_err) {
+                assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "dense: {dense:?}, {strange:?}: {error}");
+            }
+        }
+        assert_eq!(set.plan(), now);
+    }
+}
+
+#[tokio::test]
+async fn a_number_over_the_range_of_a_map_with_room_for_none_is_refused_by_name() {
+    let mut set = hash();
+    set.params.is_dense = true;
+    assert_eq!(set.takes(b"5").unwrap_err().kind(), ErrorKind::BadInput);
+}
+
+#[tokio::test]
+async fn a_shard_of_dense_numbers_that_holds_something_else_is_told_and_moved_nowhere() {
+    for (kind, name) in [Kind::ShardedSet, Kind::ShardedSortedSet]
+        .into_iter()
+        .flat_map(|kind| ["10", "18446744073709551615", "x", "01"].map(|name| (kind, name)))
+    {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let settings = crate::sharded::make::Settings { shards: Some(2), dense: Some(10), ..Default::default() };
+        let set = settings.open(&store, &Name::new("n").unwrap(), kind, true).await.unwrap();
+        let mut shard = Shard::empty(Mark::Live);
+        let value = if kind == Kind::ShardedSet { Bytes::new() } else { Bytes::from_static(b"\0\0\0\0\0\0\xf0\x3f") };
+        shard.elements.insert(Bytes::from(name), value);
+        let (map, value) = (set.plan().map, shard.encode(set.of));
+        store.put(set.key(&map, 1).unwrap(), PutMode::Set, value, Ttl::Never).await.unwrap();
+        let told = [
+            set.sweep(true).await.map(drop),
+            set.reshard(Aim::Shards(1), &mut |_| {}).await,
+            set.reshard(Aim::Shards(4), &mut |_| {}).await,
+            set.sweep(true).await.map(drop),
+        ];
+        for (step, error) in told.map(Result::unwrap_err).into_iter().enumerate() {
+            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{kind:?}, {name}, step {step}: {error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_map_that_says_it_was_written_as_often_as_none_can_be_is_refused_by_who_would_write_it() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let (set, first) = moving(&store).await;
+    let moving = set.plan();
+    for plan in [first, Plan { phase: Phase::Planned(moving.map), ..first }, moving] {
+        let last = Plan { version: u64::MAX, ..plan };
+        put_map(&store, &set, &last).await;
+        let others = opened(&store).await.unwrap();
+        let error = others.reshard(Aim::Shards(5), &mut |_| {}).await.unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::LayoutMismatch && error.to_string().contains("as often as"),
+            "{plan:?}: {error}"
+        );
+        assert_eq!(others.refresh(Ctx::default()).await.unwrap(), last);
+    }
 }

@@ -25,7 +25,8 @@ impl Core {
     /// Sees to it that shards of the map in force are filled. **Round trips: 2** natively, else 4, for every 32 of them, or as many as come from some 500.
     ///
     /// # Errors
-    /// [`Lost`](larder_core::ErrorKind::Lost) where one of them, or what it comes from, is gone.
+    /// [`Lost`](larder_core::ErrorKind::Lost) where one of them, or what it comes from, is gone; where the map is another by then [`RolledBack`](larder_core::ErrorKind::RolledBack), once, if it
+    /// went back, and else [`Conflict`](larder_core::ErrorKind::Conflict).
     pub(super) async fn fill(&self, ctx: Ctx, plan: &Plan, shards: &[u16]) -> Result<()> {
         let Some(from) = coming_from(plan) else { return Ok(()) };
         let mut rest = shards;
@@ -47,7 +48,9 @@ impl Core {
                 if let Some(source) = gone {
                     strikes += 1;
                     if strikes >= STRIKES_MAX {
-                        return Err(self.lost(&from, source));
+                        // Others may have gone another way meanwhile, from a map that went back.
+                        let now = self.refresh(ctx).await?;
+                        return Err(if now == *plan { self.lost(&from, source) } else { self.beaten() });
                     }
                 }
             }
@@ -79,9 +82,13 @@ impl Core {
         let mut replies = self.run_if_any(ctx, batch).await.into_iter();
         let mut sources = BTreeMap::new();
         for source in wanted {
+            let seal = replies.next();
             // Whether this one sealed it, or another did, the read behind it tells.
-            _ = replies.next();
             let (mark, all) = self.all(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)?;
+            match seal {
+                Some(Err(error)) if mark == Mark::Live && !error.is_unknown() => return Err(error),
+                _ => {}
+            }
             sources.insert(source, Sight { mark, seen: 0, found: Found::All(all) });
         }
         let (mut batch, mut sent, mut left, mut stuck) = (Batch::new(), Vec::new(), Vec::new(), BTreeMap::new());

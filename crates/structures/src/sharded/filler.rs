@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use larder_core::{Batch, Ctx, ErrorKind, Reply, Result};
 
 use super::core::{Core, Unusable, coming_from};
@@ -105,7 +104,7 @@ impl Core {
                 match reading {
                     Some((now, _)) if now.seen > version => return Ok(Err(now.seen)),
                     Some((now, _)) if now.mark == Mark::Live && now.seen == version => {
-                        self.enter(plan, shard, &now, &mut records);
+                        self.enter(plan, shard, &now, &mut records)?;
                     }
                     Some((mut now, cas)) if now.mark == Mark::Live => {
                         // No element is another: the mark of who wrote it last stays, as he may look for it.
@@ -123,7 +122,7 @@ impl Core {
             }
             for ((shard, now), reply) in sent.into_iter().zip(self.run_if_any(ctx, batch).await) {
                 match reply {
-                    Ok(Reply::Stored) => self.enter(plan, shard, &now, &mut records),
+                    Ok(Reply::Stored) => self.enter(plan, shard, &now, &mut records)?,
                     // Whether it landed, the next round finds.
                     Err(error) if !error.is_unknown() => return Err(error),
                     _ => left.push(shard),
@@ -148,10 +147,11 @@ impl Core {
     }
 
     /// Notes what a shard says of its members.
-    fn enter(&self, plan: &Plan, shard: u16, now: &Shard, records: &mut Records) {
-        let record = |(stored, value): (&Bytes, &Bytes)| {
-            Some((self.named(&plan.map, shard, stored)?, Record::decode(value)?.score))
-        };
-        records.extend(now.elements.iter().filter_map(record));
+    fn enter(&self, plan: &Plan, shard: u16, now: &Shard, records: &mut Records) -> Result<()> {
+        for (stored, value) in &now.elements {
+            let (name, record) = (self.named(&plan.map, shard, stored)?, Record::decode(value));
+            records.extend(name.zip(record).map(|(name, record)| (name, record.score)));
+        }
+        Ok(())
     }
 }

@@ -316,7 +316,8 @@ impl Core {
     fn unmark(&self, map: &Map, shard: u16, now: &mut Shard, ends: &Ends) {
         let settled = |(stored, value): (&Bytes, &Bytes)| {
             let record = Record::decode(value).filter(|record| record.is_pending)?;
-            let name = self.named(map, shard, stored)?;
+            // What has no name is no member, and stays as it is.
+            let name = self.named(map, shard, stored).ok()??;
             ends.agree(&name, record.score).then(|| (stored.clone(), Record { is_pending: false, ..record }))
         };
         let settled: Vec<(Bytes, Record)> = now.elements.iter().filter_map(settled).collect();

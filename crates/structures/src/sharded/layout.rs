@@ -232,9 +232,40 @@ impl Plan {
     }
 
     /// True if `later` may have been written behind this one, or is it. Else the store went back in between: each version is written once, so another plan of the same one
-    /// was written after others had gone back to one before.
+    /// was written after others had gone back to one before; and so was one that comes too soon for what it says. Any may be written behind version 0, where nothing is known.
     pub(super) fn leads_to(&self, later: &Plan) -> bool {
-        later.version > self.version || later == self
+        let leads = |writes: u64| writes >= self.least_writes_to(later);
+        self.version == 0 || later == self || later.version.checked_sub(self.version).is_some_and(leads)
+    }
+
+    /// How many writes lead from this plan to another one at the least, whatever their versions; at least 1.
+    ///
+    /// | behind | may be written |
+    /// |---|---|
+    /// | X is stable | X is in force, and any other is planned |
+    /// | X is in force, Y planned | Y is in force, filled from X; or X is stable |
+    /// | Y is in force, filled from X | Y is stable |
+    ///
+    /// So from one stable map to another it is 3, and a map that another took the place of never comes again.
+    fn least_writes_to(&self, later: &Plan) -> u64 {
+        // The stable map that the later one was written behind, and by how many writes.
+        let (stable, then) = match later.phase {
+            Phase::Stable => (later.map, 0),
+            Phase::Planned(_) => (later.map, 1),
+            Phase::Moving(from) => (from, 2),
+        };
+        let first = match self.phase {
+            Phase::Planned(to) if later.map == to && later.phase == Phase::Moving(self.map) => return 1,
+            Phase::Stable if stable == self.map => 0,
+            Phase::Stable => 3,
+            Phase::Planned(_) if stable == self.map => 1,
+            Phase::Planned(to) if stable == to => 2,
+            Phase::Planned(_) => 4,
+            Phase::Moving(_) if stable == self.map => 1,
+            Phase::Moving(_) => 4,
+        };
+        // The same one again: it was planned, and cleared away.
+        if first + then == 0 { 2 } else { first + then }
     }
 
     /// True where shards of this map are of use, or may come to be.

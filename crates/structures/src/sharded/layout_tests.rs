@@ -217,3 +217,72 @@ fn a_shard_takes_its_header_and_what_each_element_adds() {
         }
     }
 }
+
+fn plan(version: u64, map: Map, phase: Phase) -> Plan {
+    Plan { version, map, phase }
+}
+
+#[test]
+fn a_plan_leads_to_another_one_behind_no_fewer_writes_than_it_takes() {
+    let [x, y, z, w] = [1, 2, 3, 4].map(|id| map(id, 2, 0));
+    let (stable, planned, moving) = (Phase::Stable, Phase::Planned, Phase::Moving);
+    for (before, after, writes) in [
+        ((x, stable), (x, stable), 2),
+        ((x, stable), (x, planned(y)), 1),
+        ((x, stable), (y, moving(x)), 2),
+        ((x, stable), (y, stable), 3),
+        ((x, stable), (y, planned(z)), 4),
+        ((x, stable), (z, moving(y)), 5),
+        ((x, planned(y)), (x, stable), 1),
+        ((x, planned(y)), (x, planned(z)), 2),
+        ((x, planned(y)), (y, moving(x)), 1),
+        ((x, planned(y)), (y, stable), 2),
+        ((x, planned(y)), (y, planned(z)), 3),
+        ((x, planned(y)), (z, moving(y)), 4),
+        ((x, planned(y)), (z, moving(x)), 3),
+        ((x, planned(y)), (z, stable), 4),
+        ((x, planned(y)), (z, planned(w)), 5),
+        ((x, planned(y)), (w, moving(z)), 6),
+        ((y, moving(x)), (y, stable), 1),
+        ((y, moving(x)), (y, planned(z)), 2),
+        ((y, moving(x)), (z, moving(y)), 3),
+        ((y, moving(x)), (z, stable), 4),
+        ((y, moving(x)), (z, planned(w)), 5),
+        ((y, moving(x)), (w, moving(z)), 6),
+        // From before it, by another way.
+        ((y, moving(x)), (z, moving(x)), 6),
+    ] {
+        let known = plan(7, before.0, before.1);
+        for (more, leads) in [(0, false), (writes - 1, false), (writes, true), (writes + 1, true)] {
+            let later = plan(7 + more, after.0, after.1);
+            if later != known {
+                assert_eq!(known.leads_to(&later), leads, "{before:?} to {after:?} behind {more} writes");
+            }
+        }
+        assert!(known.leads_to(&known));
+        assert!(!plan(8, before.0, before.1).leads_to(&plan(7, after.0, after.1)));
+        assert!(plan(0, w, stable).leads_to(&plan(1, after.0, after.1)), "nothing was known");
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_plan_of_a_history_leads_to_all_later_ones(steps in proptest::collection::vec(any::<bool>(), 1..40)) {
+        let mut history = vec![plan(1, map(0, 1, 0), Phase::Stable)];
+        for (id, is_cleared) in (1u32..).zip(steps) {
+            let now = *history.last().unwrap();
+            let (map, phase) = match now.phase {
+                Phase::Stable => (now.map, Phase::Planned(map(id, 1, 0))),
+                Phase::Planned(_) if is_cleared => (now.map, Phase::Stable),
+                Phase::Planned(to) => (to, Phase::Moving(now.map)),
+                Phase::Moving(_) => (now.map, Phase::Stable),
+            };
+            history.push(plan(now.version + 1, map, phase));
+        }
+        for (at, before) in history.iter().enumerate() {
+            for later in &history[at..] {
+                prop_assert!(before.leads_to(later), "{before:?} to {later:?}");
+            }
+        }
+    }
+}

@@ -54,7 +54,7 @@
 //! | the ends lost | only where the store is built to evict: made again from the shards by whoever needs them | the same | the same |
 //! | a lost shard, or map (looked at once a minute) | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
 //! | while it is resharded | all of the above | the same | the same |
-//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is [`RolledBack`](larder_core::ErrorKind::RolledBack), once a handle that knew the newer, or another one of the same version; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
+//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is [`RolledBack`](larder_core::ErrorKind::RolledBack), once a handle that knew the newer, or another one that this cannot have come from by so few writes; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
 //!
 //! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once. What counts a sorted
 //! set (`len`, `is_empty`, `stat`) reads no members: a change that has happened for nobody yet counts.
@@ -398,14 +398,14 @@ macro_rules! common {
             /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first. Of dense numbers
             /// more shards make room for more of them, and hold as many each as before: [`reshard_dense`](Self::reshard_dense) makes those smaller.
             #[doc = concat!("\n```\n", $example, "\n```\n")]
-            /// **Round trips:** natively 3 for every 32 shards, or for as many as come from some 500 old ones, else 5, and 1 for every 32 old ones that are brought together; and some 6.
-            /// Others wait for none of them.
+            /// **Round trips:** natively 3 for every 32 shards, or for as many as come from some 500 old ones, else 5, and 1 for every 32 old ones that are brought together; 1 for every 1,024
+            /// old ones; and some 6. Others wait for none of them.
             ///
             /// # Errors
             /// [`BadInput`](larder_core::ErrorKind::BadInput) unless they are 1 to [`SHARDS_MAX`](super::SHARDS_MAX); [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone;
             /// [`Conflict`](larder_core::ErrorKind::Conflict) where others keep resharding; [`Full`](larder_core::ErrorKind::Full) for shards that are items and too few for what
-            /// stands in the old ones, which go on as they are; [`RolledBack`](larder_core::ErrorKind::RolledBack), once, where the store went back since this handle read the map;
-            /// those of the store. Whatever it is, nothing is lost by it: reshard again.
+            /// stands in the old ones, which go on as they are; [`RolledBack`](larder_core::ErrorKind::RolledBack), once, where the store went back since this handle read the map,
+            /// and, once, where it went back behind a resharding, to before it was in force: it goes on then from what there is, as whoever meets a shard of it does; those of the store. Whatever it is, nothing is lost by it: reshard again.
             pub async fn reshard(&self, shards: u16) -> larder_core::Result<()> {
                 self.0.reshard(super::reshard::Aim::Shards(shards), &mut |_| ()).await
             }

@@ -163,7 +163,7 @@ impl Core {
         let (mut left, mut unusable, mut unfilled) = (Vec::new(), Unusable::default(), Vec::new());
         for (&shard, sight) in shards.iter().zip(self.look(ctx, &plan.map, &asks).await?) {
             match sight.mark {
-                Mark::Live => self.tally(&plan.map, shard, sight.found, sweep),
+                Mark::Live => self.tally(&plan.map, shard, sight.found, sweep)?,
                 Mark::Unfilled => unfilled.push(shard),
                 mark => {
                     left.push(shard);
@@ -180,7 +180,7 @@ impl Core {
             let sources = self.sources(ctx, &plan.map, &from, &unfilled).await?;
             for shard in unfilled {
                 match self.gathered(&plan.map, &from, shard, &sources)? {
-                    Ok(elements) => self.tally(&plan.map, shard, Found::All(elements), sweep),
+                    Ok(elements) => self.tally(&plan.map, shard, Found::All(elements), sweep)?,
                     Err(source) => {
                         unusable.stuck = Some(source);
                         left.push(shard);
@@ -191,13 +191,15 @@ impl Core {
         Ok((left, unusable))
     }
 
-    fn tally(&self, map: &Map, shard: u16, found: Found, sweep: &mut Sweep) {
+    fn tally(&self, map: &Map, shard: u16, found: Found, sweep: &mut Sweep) -> Result<()> {
         let count = match found {
             Found::Count(count) => count,
             Found::All(all) => {
                 let count = all.iter().filter(|(_, value)| layout::counts(self.of, value)).count() as u64;
-                let named = |(stored, value)| Some((self.named(map, shard, &stored)?, value));
-                sweep.elements.extend(all.into_iter().filter_map(named));
+                for (stored, value) in all {
+                    let name = self.named(map, shard, &stored)?;
+                    sweep.elements.extend(name.map(|name| (name, value)));
+                }
                 count
             }
             Found::Values(_) => 0,
@@ -206,5 +208,6 @@ impl Core {
         if count >= sweep.largest.0 {
             sweep.largest = (count, shard);
         }
+        Ok(())
     }
 }

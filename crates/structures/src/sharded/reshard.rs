@@ -88,10 +88,15 @@ impl Core {
                 // Also where there are as many already: what a dead one has left is gone afterwards.
                 Phase::Planned(other) => self.clear(&plan, &other).await?,
                 Phase::Stable if aim.is_met(&plan.map) => return Ok(()),
-                Phase::Stable => match self.begin(&plan, cas, aim).await? {
-                    Some(to) => ours = Some(to),
-                    None => tokio::time::sleep(backoff.next_pause()).await,
-                },
+                Phase::Stable => {
+                    if let Some(shard) = self.undone(&plan).await? {
+                        return Err(self.went_back(&plan, shard).await?);
+                    }
+                    match self.begin(&plan, cas, aim).await? {
+                        Some(to) => ours = Some(to),
+                        None => tokio::time::sleep(backoff.next_pause()).await,
+                    }
+                }
             }
         }
         Err(self.beaten())
@@ -123,7 +128,7 @@ impl Core {
         let mut replies = self.vigil.run(self.ctx(), batch).await;
         self.vigil.check()?;
         let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-        let found = reply.into_item().and_then(|item| Some((Plan::decode(&item.value)?, item.cas?)));
+        let found = reply.into_item().and_then(|item| Some((self.decoded(&item.value)?, item.cas?)));
         let Some((plan, cas)) = found else {
             // Says what is wrong with it.
             self.refresh(self.ctx()).await?;
@@ -202,7 +207,7 @@ impl Core {
                 // What is missing is told by who fills; or others were first, and nothing is put in force here.
                 let Found::All(all) = sight.found else { continue };
                 for (stored, value) in all {
-                    let Some(name) = self.named(from, *source, &stored) else { continue };
+                    let Some(name) = self.named(from, *source, &stored)? else { continue };
                     let (shard, stored) = self.place(to, &name)?;
                     bytes[usize::from(shard)] += Shard::element_bytes(self.of, &stored, &value);
                 }
@@ -224,7 +229,7 @@ impl Core {
     async fn begin(&self, plan: &Plan, cas: Cas, aim: Aim) -> Result<Option<u32>> {
         let to = self.next_map(&plan.map, aim)?;
         self.expect_room(&plan.map, &to).await?;
-        let planned = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Planned(to) };
+        let planned = self.next_plan(plan, plan.map, Phase::Planned(to))?;
         if !self.write_plan(cas, &planned).await? {
             return Ok(None);
         }
@@ -242,7 +247,7 @@ impl Core {
             }
             read => read?,
         };
-        let moving = Plan { version: now.version + 1, map: to, phase: Phase::Moving(plan.map) };
+        let moving = self.next_plan(&now, to, Phase::Moving(plan.map))?;
         if now == planned && self.write_plan(cas, &moving).await? {
             return Ok(Some(to.id));
         }
@@ -270,7 +275,23 @@ impl Core {
     }
 
     /// Clears a plan away, unless its maker gets on with it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::RolledBack`] where it was in force already: what stands in its shards was acknowledged.
     async fn clear(&self, plan: &Plan, other: &Map) -> Result<()> {
+        self.wait_for_maker(plan).await?;
+        // Read before the shards: who puts it in force after that, and fills some, has the writing fail.
+        let (now, cas) = self.read_plan().await?;
+        if now == *plan
+            && let Some(shard) = self.undone(plan).await?
+        {
+            return Err(self.went_back(plan, shard).await?);
+        }
+        self.clear_away(plan, other, (now == *plan).then_some(cas)).await
+    }
+
+    /// Waits until the maker of a plan gets on with it, or is taken for dead.
+    async fn wait_for_maker(&self, plan: &Plan) -> Result<()> {
         let mut waited = Duration::ZERO;
         let pause = Duration::from_millis(50);
         while waited < PLAN_MAX {
@@ -280,9 +301,13 @@ impl Core {
                 break;
             }
         }
-        let (now, cas) = self.read_plan().await?;
-        let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
-        if now == *plan {
+        Ok(())
+    }
+
+    /// Writes the map without a plan, where it has this token; and removes what was to come.
+    async fn clear_away(&self, plan: &Plan, other: &Map, cas: Option<Cas>) -> Result<()> {
+        let stable = self.next_plan(plan, plan.map, Phase::Stable)?;
+        if let Some(cas) = cas {
             self.write_plan(cas, &stable).await?;
         }
         // Also where others were first, or a lost write of ours landed: what no plan names any more can come into force no more.
@@ -292,17 +317,42 @@ impl Core {
         Ok(())
     }
 
+    /// A shard that proves that the map went back behind a resharding, to this one, which is not moving: shards are sealed, and filled, only for a map that is in force. One of the map
+    /// in force that is sealed; or one of the map to come that is not unfilled. **Round trips: 1** for every 1,024 shards, of both maps.
+    async fn undone(&self, plan: &Plan) -> Result<Option<u16>> {
+        let is_sealed = |mark| mark == Mark::Sealed;
+        let found = match (self.one_marked(&plan.map, is_sealed).await?, plan.phase) {
+            (None, Phase::Planned(to)) => {
+                let is_filled = |mark| matches!(mark, Mark::Live | Mark::Turned | Mark::Sealed);
+                self.one_marked(&to, is_filled).await?
+            }
+            (found, _) => found,
+        };
+        // Else others have put a map in force meanwhile.
+        Ok(if found.is_some() && self.read_plan().await?.0 == *plan { found } else { None })
+    }
+
+    /// The first shard of a map with such a mark. **Round trips: 1** for every 1,024 shards.
+    async fn one_marked(&self, map: &Map, is_such: impl Fn(Mark) -> bool) -> Result<Option<u16>> {
+        // What is smallest: natively nothing but marks, of an item its flags.
+        let ask = if self.is_native() { Ask::Names(Vec::new()) } else { Ask::Count };
+        let asks: Vec<(u16, Ask)> = (0..map.shards).map(|shard| (shard, ask.clone())).collect();
+        let sights = self.look(self.ctx(), map, &asks).await?;
+        Ok((0..map.shards).zip(sights).find(|(_, sight)| is_such(sight.mark)).map(|(shard, _)| shard))
+    }
+
     /// Goes on from a map that went back, by a failover, behind a resharding: shards of it are sealed for one that it does not tell of, so nobody could write to them ever
     /// again. What was to come is put in force where it is still named, and there; else what was sealed is brought to new shards. The error tells of it, once.
     pub(super) async fn went_back(&self, before: &Plan, shard: u16) -> Result<Error> {
         runtime::current("resharding waits now and then")?;
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        let is_missing = |mark| mark == Mark::Missing;
         for _ in 0..ROUNDS_MAX {
             let (plan, cas) = self.read_plan().await?;
             if plan.map.id != before.map.id {
                 let detail = format!(
-                    "the map of {} went back to version {}, by a failover: shard {shard} was sealed for a resharding that it does not tell of. What was written since that \
-                     began may be gone; it goes on from the rest",
+                    "the map of {} went back to version {}, by a failover: shard {shard} was sealed, or filled, by a resharding that it does not tell of. What was written since \
+                     that began may be gone; it goes on from the rest",
                     self.what(),
                     before.version
                 );
@@ -310,11 +360,19 @@ impl Core {
             }
             match plan.phase {
                 Phase::Moving(from) => self.finish(&plan, &from, cas, &mut |_| {}).await?,
-                Phase::Planned(to) if self.are_made(&to).await? => {
-                    let moving = Plan { version: plan.version + 1, map: to, phase: Phase::Moving(plan.map) };
+                Phase::Planned(to) if self.one_marked(&to, is_missing).await?.is_none() => {
+                    let moving = self.next_plan(&plan, to, Phase::Moving(plan.map))?;
                     _ = self.write_plan(cas, &moving).await?;
                 }
-                Phase::Planned(to) => self.clear(&plan, &to).await?,
+                Phase::Planned(to) => {
+                    // Where shards were removed since, what was to come has all there is of their elements.
+                    if let Some(shard) = self.one_marked(&plan.map, is_missing).await? {
+                        return Err(self.lost(&plan.map, shard));
+                    }
+                    self.wait_for_maker(&plan).await?;
+                    let (now, cas) = self.read_plan().await?;
+                    self.clear_away(&plan, &to, (now == plan).then_some(cas)).await?;
+                }
                 Phase::Stable => {
                     // They may tell of what is only in shards that nothing names any more: they are made again.
                     if self.of == Collection::Sorted {
@@ -330,12 +388,6 @@ impl Core {
             }
         }
         Err(self.beaten())
-    }
-
-    /// True if all shards of a map are there.
-    async fn are_made(&self, map: &Map) -> Result<bool> {
-        let asks: Vec<(u16, Ask)> = (0..map.shards).map(|shard| (shard, Ask::Names(Vec::new()))).collect();
-        Ok(self.look(self.ctx(), map, &asks).await?.iter().all(|sight| sight.mark != Mark::Missing))
     }
 
     /// Steps 4 and 5.
@@ -362,7 +414,7 @@ impl Core {
             tell(Progress { filled: u32::from(next), shards: u32::from(shards) });
             tokio::task::yield_now().await;
         }
-        let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
+        let stable = self.next_plan(plan, plan.map, Phase::Stable)?;
         self.write_plan(cas, &stable).await?;
         Ok(())
     }

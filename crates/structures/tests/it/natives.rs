@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use larder_core::native::{Families, Native};
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Op, Reply, StoreExt, StoreRef};
+use larder_core::native::{Families, Guarded, GuardedAct, Native};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, StoreExt, StoreRef, Verb};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::records::{Schema, Value};
@@ -13,6 +13,7 @@ use larder_structures::{Name, PackedRecords, ShardedHash};
 
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::natives::{Held, Natives};
+use crate::support::sieve::Sieve;
 
 fn store() -> (Arc<MemoryStore>, StoreRef) {
     let memory = Arc::new(MemoryStore::new());
@@ -187,7 +188,7 @@ async fn who_writes_to_a_native_shard_that_nothing_came_to_yet_fills_it() {
     let hooked = Hooked::new(&store);
     let dying = hash(&hooked.shared()).await;
     // The map is in force, and none of its shards is filled.
-    dies_at(&hooked, 6, dying.reshard(3)).await;
+    dies_at(&hooked, 7, dying.reshard(3)).await;
     let one = hash(&store).await;
     assert_eq!(one.stat().await.unwrap().moving_from, Some(2));
     assert_eq!(one.set([("0", "w"), ("new", "w")]).await.unwrap(), [false, true]);
@@ -271,4 +272,28 @@ async fn a_shard_of_bits_that_has_a_byte_more_is_told_and_not_counted() {
     natives.hold(&key, Held::Bits(bits));
     let error = records.aggregate(&["a"]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+}
+
+/// Where the server takes no writes, say: what is asked for is refused as that is, and not tried until others seem to be in the way.
+#[tokio::test(start_paused = true)]
+async fn a_seal_that_the_server_refuses_is_told_by_who_would_fill_a_shard() {
+    let (_, store) = store();
+    hash(&store).await.set((0..30).map(|field| (field.to_string(), "v"))).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let dying = hash(&hooked.shared()).await;
+    dies_at(&hooked, 7, dying.reshard(3)).await;
+    let refusing = Sieve::answering(&store, |_, op| {
+        let Verb::Native(native) = &op.verb else { return None };
+        let Native::Guarded(Guarded { act: GuardedAct::Turn { to, .. }, .. }) = &**native else { return None };
+        let refused = || Error::new(ErrorKind::Unavailable, "MISCONF no writes").effect(Effect::NotApplied);
+        (&to[..] == b"-2147483647").then(|| Err(refused()))
+    });
+    let one = hash(&refusing).await;
+    for error in [one.set([("0", "w")]).await.unwrap_err(), one.reshard(3).await.unwrap_err()] {
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+        assert!(error.to_string().contains("MISCONF"), "{error}");
+    }
+    // What others have sealed needs no seal.
+    assert_eq!(hash(&store).await.set([("0", "w"), ("new", "w")]).await.unwrap(), [false, true]);
+    assert_eq!(one.set([("0", "x")]).await.unwrap(), [false]);
 }

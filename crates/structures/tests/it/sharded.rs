@@ -19,11 +19,11 @@ use crate::support::natives::Natives;
 use crate::support::probe::Probe;
 use crate::support::sieve::Sieve;
 
-/// The batches of a resharding of few shards that are items: one reads the map, one what is to fit, one writes the plan, one makes the shards, one reads the map again, one
-/// puts the new map in force, ...
-pub(crate) const MAKES: u64 = 4;
+/// The batches of a resharding of few shards that are items: one reads the map, one looks whether shards are sealed, one what is to fit, one writes the plan, one makes the
+/// shards, one reads the map again, one puts the new map in force, ...
+pub(crate) const MAKES: u64 = 5;
 /// ... and this one begins to fill it.
-pub(crate) const FILLS: u64 = 7;
+pub(crate) const FILLS: u64 = 8;
 
 pub(crate) fn memory() -> (Arc<MemoryStore>, StoreRef) {
     let memory = Arc::new(MemoryStore::new());
@@ -290,8 +290,8 @@ async fn a_plan_that_stands_for_two_seconds_is_cleared_and_its_late_shards_are_r
     assert_eq!(memory.stats().items, 4 + 2, "the shards, the map and the manifest: {:?}", contents(&memory).keys());
 }
 
-/// The reading that finds the plan, 40 more in 2 s, one with the token: then the plan is cleared away.
-const CLEARS: u64 = 1 + 40 + 1 + 1;
+/// The reading that finds the plan, 40 more in 2 s, one with the token, a look at the shards of each map: then the plan is cleared away.
+const CLEARS: u64 = 1 + 40 + 1 + 2 + 1;
 
 #[tokio::test(start_paused = true)]
 async fn the_shards_of_a_dead_plan_are_removed_where_the_reply_to_its_clearing_is_lost() {

@@ -6,8 +6,9 @@ use larder_core::{Ctx, ErrorKind, PutMode, Result, StoreRef, Ttl};
 use larder_store_memory::MemoryStore;
 use larder_structures::{ShardedHash, ShardedSet, ShardedSortedSet};
 
-use crate::sharded::{contents, memory};
-use crate::support::hooked::Hooked;
+use crate::sharded::{FILLS, contents, memory};
+use crate::support::hooked::{Hooked, dies_at};
+use crate::support::natives::Natives;
 
 const KINDS: [&str; 3] = ["hash", "set", "sorted set"];
 const CALLS: [&str; 5] = ["has", "len", "put", "members", "reshard"];
@@ -173,5 +174,62 @@ async fn a_map_that_goes_back_while_the_ends_are_filled_is_told_once() {
             }
         }
         assert_eq!(told, 1, "batch {nth}");
+    }
+}
+
+/// Of which kinds, and whether their shards are native.
+const LAYOUTS: [(&str, bool); 5] =
+    [("hash", false), ("set", false), ("sorted set", false), ("hash", true), ("set", true)];
+
+/// Forty elements in two shards of which a resharding to three has put the map in force, and died; then "new" came to one of the new shards. Then the map alone went back: to that
+/// which plans the three, or to the one before.
+async fn undone(kind: &str, is_native: bool, to_plan: bool) -> StoreRef {
+    let (memory, items) = memory();
+    let store = if is_native { Natives::over(&items).shared() } else { items };
+    Any::filled(kind, &store).await;
+    let map = || contents(&memory).into_iter().find(|(key, _)| key.ends_with(b".0")).unwrap();
+    let (key, stable) = map();
+    let hooked = Hooked::new(&store);
+    let dying = Any::open(kind, &hooked.shared()).await;
+    dies_at(&hooked, FILLS - u64::from(is_native), dying.reshard(3)).await;
+    let moving = map().1;
+    assert_eq!(moving[1..3], [2, 3], "{kind}: it is in force, as the third version");
+    let planned = [&[1, 1, 2], &moving[3..10], &moving[20..], &moving[10..20]].concat();
+    Any::open(kind, &store).await.put("new").await.unwrap();
+    memory.direct().put(&key, PutMode::Set, if to_plan { &planned } else { &stable }, 0, Ttl::Never).unwrap();
+    store
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resharding_that_finds_the_map_gone_back_to_a_plan_keeps_what_was_written_to_its_shards() {
+    for (kind, is_native) in LAYOUTS {
+        let store = undone(kind, is_native, true).await;
+        let what = format!("{kind}, native: {is_native}");
+        let fresh = Any::open(kind, &store).await;
+        let told = fresh.reshard(4).await.expect_err(&what);
+        assert_eq!(told.kind(), ErrorKind::RolledBack, "{what}: {told}");
+        for shards in [4, 2] {
+            assert!(fresh.has("new").await.unwrap(), "{what}");
+            assert_eq!(fresh.members().await.unwrap(), 41, "{what}");
+            fresh.reshard(shards).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        assert_eq!(fresh.members().await.unwrap(), 41, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resharding_that_finds_the_map_gone_back_to_before_another_tells_that_what_came_since_may_be_gone() {
+    for (kind, is_native) in LAYOUTS {
+        let store = undone(kind, is_native, false).await;
+        let what = format!("{kind}, native: {is_native}");
+        let fresh = Any::open(kind, &store).await;
+        let told = fresh.reshard(4).await.expect_err(&what);
+        assert_eq!(told.kind(), ErrorKind::RolledBack, "{what}: {told}");
+        assert!(!fresh.has("new").await.unwrap(), "{what}");
+        if let Any::Sorted(set) = &fresh {
+            assert_eq!(set.top(1).await.unwrap()[0].0, "9", "the ends tell of what is there");
+        }
+        fresh.reshard(4).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(fresh.members().await.unwrap(), 40, "{what}");
     }
 }

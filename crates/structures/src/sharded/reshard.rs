@@ -16,7 +16,7 @@ use std::time::Duration;
 use larder_core::native::Collection;
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Result, Ttl, Want};
 
-use super::core::{Ask, Core, Found, coming_from};
+use super::core::{Ask, Core, Found, OPS_A_BATCH, coming_from};
 use super::layout::{Map, Mark, Phase, Plan, Shard};
 use super::{SHARDS_MAX, make};
 use crate::cell::Cell;
@@ -337,8 +337,14 @@ impl Core {
         // What is smallest: natively nothing but marks, of an item its flags.
         let ask = if self.is_native() { Ask::Names(Vec::new()) } else { Ask::Count };
         let asks: Vec<(u16, Ask)> = (0..map.shards).map(|shard| (shard, ask.clone())).collect();
-        let sights = self.look(self.ctx(), map, &asks).await?;
-        Ok((0..map.shards).zip(sights).find(|(_, sight)| is_such(sight.mark)).map(|(shard, _)| shard))
+        for part in asks.chunks(OPS_A_BATCH) {
+            // As long for each part: there may be many.
+            let sights = self.look(self.ctx(), map, part).await?;
+            if let Some(((shard, _), _)) = part.iter().zip(sights).find(|(_, sight)| is_such(sight.mark)) {
+                return Ok(Some(*shard));
+            }
+        }
+        Ok(None)
     }
 
     /// Goes on from a map that went back, by a failover, behind a resharding: shards of it are sealed for one that it does not tell of, so nobody could write to them ever

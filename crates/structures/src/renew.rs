@@ -390,23 +390,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_lease_is_renewed_a_third_after_it_was_taken_until_it_is_given_back() {
         let keepers = Keepers::default();
-        let first = Counted::taken();
-        let kept = keepers.keep(first.clone(), &Handle::current());
-        pass(600).await;
-        let second = Counted::taken();
-        let other = keepers.keep(second.clone(), &Handle::current());
-        pass(500).await;
-        assert_eq!((first.renewed(), second.renewed()), (1, 0), "at 1.1 s");
-        pass(550).await;
-        assert_eq!((first.renewed(), second.renewed()), (1, 1), "at 1.65 s");
-        drop(kept);
+        let mut leases = Vec::new();
+        for _ in 0..3 {
+            let leased = Counted::taken();
+            leases.push((keepers.keep(leased.clone(), &Handle::current()), leased));
+            pass(300).await;
+        }
+        let renewed = |leases: &[(Kept<Counted>, Arc<Counted>)]| -> Vec<u32> {
+            leases.iter().map(|(_, leased)| leased.renewed()).collect()
+        };
+        pass(200).await;
+        assert_eq!(renewed(&leases), [1, 0, 0], "at 1.1 s");
+        pass(300).await;
+        assert_eq!(renewed(&leases), [1, 1, 0], "at 1.4 s");
+        pass(300).await;
+        assert_eq!(renewed(&leases), [1, 1, 1], "at 1.7 s");
+        leases[1].0.end();
+        drop(leases.remove(2));
         pass(10_000).await;
-        assert_eq!(first.renewed(), 1);
-        assert!((10..=11).contains(&second.renewed()), "{}", second.renewed());
-        other.end();
-        drop(other);
+        let now = renewed(&leases);
+        assert!((10..=11).contains(&now[0]) && now[1] == 1, "{now:?}");
+        drop(leases);
         pass(10_000).await;
-        assert_eq!((second.renewed() <= 11, tasks()), (true, 0));
+        assert_eq!(tasks(), 0);
     }
 
     #[tokio::test(start_paused = true)]

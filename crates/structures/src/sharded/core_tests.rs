@@ -2,6 +2,7 @@ use larder_core::{Profile, PutMode, Run, Store, StoreExt, Ttl};
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::answering_tests::{Answering, fails};
 use crate::sharded::layout::LAYOUT;
 use crate::sharded::reshard::Aim;
 use crate::sharded::write::Change;
@@ -397,4 +398,33 @@ async fn a_map_that_says_it_was_written_as_often_as_none_can_be_is_refused_by_wh
         );
         assert_eq!(others.refresh(Ctx::default()).await.unwrap(), last);
     }
+}
+
+/// Who fills beside this one may have removed it between two looks.
+#[tokio::test]
+async fn a_source_that_a_look_misses_is_looked_for_again_before_it_is_lost() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let (_, first) = moving(&store).await;
+    let answering = Answering::over(&store);
+    let set = opened(&answering.shared()).await.unwrap();
+    let (source, mut looks) = (set.key(&first.map, 0).unwrap(), 0);
+    answering.by(move |op| {
+        looks += u32::from(op.key == source && op.is_read());
+        (op.key == source && op.is_read() && looks < STRIKES_MAX).then_some(Ok(Reply::Miss))
+    });
+    set.change(&ten(), &vec![Change::Put(Bytes::new()); 10]).await.unwrap();
+    assert_eq!(set.get(&ten()).await.unwrap(), vec![Some(Bytes::new()); 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_map_that_the_store_does_not_take_is_told_by_who_reshards() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let settings = crate::sharded::make::Settings { shards: Some(2), ..Default::default() };
+    settings.open(&store, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
+    let answering = Answering::over(&store);
+    let set = opened(&answering.shared()).await.unwrap();
+    let key = set.map_key.clone();
+    answering.by(move |op| (op.key == key && !op.is_read()).then(|| fails(ErrorKind::Full, Effect::NotApplied)));
+    let error = set.reshard(Aim::Shards(3), &mut |_| {}).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
 }

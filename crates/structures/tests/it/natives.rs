@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use larder_core::native::{Families, Guarded, GuardedAct, Native};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, StoreExt, StoreRef, Verb};
@@ -274,6 +276,27 @@ async fn a_shard_of_bits_that_has_a_byte_more_is_told_and_not_counted() {
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
 }
 
+/// Of a shard of a hash.
+fn is_seal(op: &Op) -> bool {
+    let Verb::Native(native) = &op.verb else { return false };
+    matches!(&**native, Native::Guarded(Guarded { act: GuardedAct::Turn { to, .. }, .. }) if &to[..] == b"-2147483647")
+}
+
+#[tokio::test]
+async fn a_seal_whose_outcome_is_unknown_is_tried_again_by_who_would_fill_a_shard() {
+    let (_, store) = store();
+    hash(&store).await.set((0..30).map(|field| (field.to_string(), "v"))).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let dying = hash(&hooked.shared()).await;
+    dies_at(&hooked, 7, dying.reshard(3)).await;
+    let seals = Arc::new(AtomicU32::new(0));
+    let (counted, lost) = (seals.clone(), || Error::new(ErrorKind::Unavailable, "cut").effect(Effect::Unknown));
+    let losing = move |_: &Ctx, op: &Op| (is_seal(op) && counted.fetch_add(1, Relaxed) < 2).then(|| Err(lost()));
+    let one = hash(&Sieve::answering(&store, losing)).await;
+    assert_eq!(one.set([("0", "w"), ("new", "w")]).await.unwrap(), [false, true]);
+    assert!(seals.load(Relaxed) > 2, "two were lost");
+}
+
 /// Where the server takes no writes, say: what is asked for is refused as that is, and not tried until others seem to be in the way.
 #[tokio::test(start_paused = true)]
 async fn a_seal_that_the_server_refuses_is_told_by_who_would_fill_a_shard() {
@@ -282,12 +305,8 @@ async fn a_seal_that_the_server_refuses_is_told_by_who_would_fill_a_shard() {
     let hooked = Hooked::new(&store);
     let dying = hash(&hooked.shared()).await;
     dies_at(&hooked, 7, dying.reshard(3)).await;
-    let refusing = Sieve::answering(&store, |_, op| {
-        let Verb::Native(native) = &op.verb else { return None };
-        let Native::Guarded(Guarded { act: GuardedAct::Turn { to, .. }, .. }) = &**native else { return None };
-        let refused = || Error::new(ErrorKind::Unavailable, "MISCONF no writes").effect(Effect::NotApplied);
-        (&to[..] == b"-2147483647").then(|| Err(refused()))
-    });
+    let refused = || Error::new(ErrorKind::Unavailable, "MISCONF no writes").effect(Effect::NotApplied);
+    let refusing = Sieve::answering(&store, move |_, op| is_seal(op).then(|| Err(refused())));
     let one = hash(&refusing).await;
     for error in [one.set([("0", "w")]).await.unwrap_err(), one.reshard(3).await.unwrap_err()] {
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");

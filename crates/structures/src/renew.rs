@@ -336,15 +336,16 @@ mod tests {
         assert!((10..=11).contains(&gaps[0].as_secs()), "{gaps:?}");
     }
 
-    /// A lease of three seconds, taken at a moment, which counts its renewals.
+    /// A lease of three seconds, taken at a moment, which counts its renewals, and how often it is looked at.
     struct Counted {
         taken: Instant,
         renewed: AtomicU32,
+        looks: AtomicU32,
     }
 
     impl Counted {
         fn taken() -> Arc<Counted> {
-            Arc::new(Counted { taken: Instant::now(), renewed: AtomicU32::new(0) })
+            Arc::new(Counted { taken: Instant::now(), renewed: AtomicU32::new(0), looks: AtomicU32::new(0) })
         }
 
         fn renewed(&self) -> u32 {
@@ -362,6 +363,7 @@ mod tests {
         }
 
         fn age(&self) -> Duration {
+            self.looks.fetch_add(1, Ordering::Relaxed);
             (Instant::now() - self.taken).saturating_sub(Duration::from_secs(u64::from(self.renewed())))
         }
 
@@ -403,6 +405,7 @@ mod tests {
         assert_eq!(renewed(&leases), [1, 0, 0], "at 1.1 s");
         pass(300).await;
         assert_eq!(renewed(&leases), [1, 1, 0], "at 1.4 s");
+        assert_eq!(leases[2].1.looks.load(Ordering::Relaxed), 3, "as it was taken, and as the others were due");
         pass(300).await;
         assert_eq!(renewed(&leases), [1, 1, 1], "at 1.7 s");
         leases[1].0.end();

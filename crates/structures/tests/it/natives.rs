@@ -183,14 +183,19 @@ async fn a_sharded_hash_of_native_hashes_agrees_with_a_model_while_it_is_reshard
     assert_eq!(memory.stats().items, 0);
 }
 
-#[tokio::test]
-async fn who_writes_to_a_native_shard_that_nothing_came_to_yet_fills_it() {
+/// A hash of thirty fields whose resharding died: the new map is in force, and none of its shards is filled.
+async fn unfilled() -> StoreRef {
     let (_, store) = store();
     hash(&store).await.set((0..30).map(|field| (field.to_string(), "v"))).await.unwrap();
     let hooked = Hooked::new(&store);
     let dying = hash(&hooked.shared()).await;
-    // The map is in force, and none of its shards is filled.
     dies_at(&hooked, 7, dying.reshard(3)).await;
+    store
+}
+
+#[tokio::test]
+async fn who_writes_to_a_native_shard_that_nothing_came_to_yet_fills_it() {
+    let store = unfilled().await;
     let one = hash(&store).await;
     assert_eq!(one.stat().await.unwrap().moving_from, Some(2));
     assert_eq!(one.set([("0", "w"), ("new", "w")]).await.unwrap(), [false, true]);
@@ -284,11 +289,7 @@ fn is_seal(op: &Op) -> bool {
 
 #[tokio::test]
 async fn a_seal_whose_outcome_is_unknown_is_tried_again_by_who_would_fill_a_shard() {
-    let (_, store) = store();
-    hash(&store).await.set((0..30).map(|field| (field.to_string(), "v"))).await.unwrap();
-    let hooked = Hooked::new(&store);
-    let dying = hash(&hooked.shared()).await;
-    dies_at(&hooked, 7, dying.reshard(3)).await;
+    let store = unfilled().await;
     let seals = Arc::new(AtomicU32::new(0));
     let (counted, lost) = (seals.clone(), || Error::new(ErrorKind::Unavailable, "cut").effect(Effect::Unknown));
     let losing = move |_: &Ctx, op: &Op| (is_seal(op) && counted.fetch_add(1, Relaxed) < 2).then(|| Err(lost()));
@@ -300,11 +301,7 @@ async fn a_seal_whose_outcome_is_unknown_is_tried_again_by_who_would_fill_a_shar
 /// Where the server takes no writes, say: what is asked for is refused as that is, and not tried until others seem to be in the way.
 #[tokio::test(start_paused = true)]
 async fn a_seal_that_the_server_refuses_is_told_by_who_would_fill_a_shard() {
-    let (_, store) = store();
-    hash(&store).await.set((0..30).map(|field| (field.to_string(), "v"))).await.unwrap();
-    let hooked = Hooked::new(&store);
-    let dying = hash(&hooked.shared()).await;
-    dies_at(&hooked, 7, dying.reshard(3)).await;
+    let store = unfilled().await;
     let refused = || Error::new(ErrorKind::Unavailable, "MISCONF no writes").effect(Effect::NotApplied);
     let refusing = Sieve::answering(&store, move |_, op| is_seal(op).then(|| Err(refused())));
     let one = hash(&refusing).await;

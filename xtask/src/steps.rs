@@ -174,22 +174,29 @@ fn each_line(stream: Option<impl Read>, print: impl Fn(&str), kept: &Mutex<&mut 
     let Some(stream) = stream else { return };
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
+    let mut ended = false;
     // What a test prints need not be UTF-8.
     while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end_matches(['\n', '\r']);
         print(text);
-        if is_summary(&strip_str(text).to_string()) {
+        let plain = strip_str(text).to_string();
+        ended |= ends_the_run(&plain);
+        if ended || is_summary(&plain) {
             kept.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
         }
         line.clear();
     }
 }
 
-/// The line in which nextest, or cargo's own runner, says how many tests ran and how they ended.
+/// The line in which nextest says how many tests ran and how they ended. Those behind it name the tests that failed, and those that needed another try.
+fn ends_the_run(line: &str) -> bool {
+    line.trim_start().starts_with("Summary [")
+}
+
+/// The line in which cargo's own runner says so.
 fn is_summary(line: &str) -> bool {
-    let line = line.trim_start();
-    line.starts_with("Summary [") || line.starts_with("test result: ")
+    line.trim_start().starts_with("test result: ")
 }
 
 #[cfg(test)]
@@ -198,9 +205,17 @@ mod tests {
 
     #[test]
     fn summaries_are_recognised() {
-        assert!(is_summary("     Summary [   0.032s] 12 tests run: 12 passed, 0 skipped"));
         assert!(is_summary("test result: ok. 6 passed; 0 failed"));
-        assert!(!is_summary("        PASS [   0.003s] a Summary of nothing"));
+        assert!(!is_summary("        PASS [   0.003s] a test result: none"));
+    }
+
+    #[test]
+    fn what_nextest_says_last_is_kept_with_the_names_of_those_that_failed() {
+        let told = "PASS [ 0.003s] a Summary of nothing\n FAIL [ 1.0s] a::b\n  Summary [ 0.1s] 2 tests run: 1 passed, 1 timed out\n  TIMEOUT [ 180.005s] (1/2) a::b\nerror: test run failed\n";
+        let mut kept = Vec::new();
+        each_line(Some(told.as_bytes()), |_| (), &Mutex::new(&mut kept));
+        let last: Vec<&str> = told.lines().skip(2).collect();
+        assert_eq!(kept, last);
     }
 
     #[test]

@@ -18,10 +18,16 @@ use larder_testkit::servers::{Memcached, Version};
 use serde_json::json;
 
 fn each_server(test: impl Fn(&str)) {
-    let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
-    test(&redis.url());
-    let memcached = Memcached::start(Version::New, &["-m", "512"]);
-    test(&memcached.url());
+    on_redis(&test);
+    on_memcached(&test);
+}
+
+fn on_redis(test: impl Fn(&str)) {
+    test(&RedisServer::start(RedisVersion::Redis7, &RedisOptions::new()).url());
+}
+
+fn on_memcached(test: impl Fn(&str)) {
+    test(&Memcached::start(Version::New, &["-m", "512"]).url());
 }
 
 #[test]
@@ -321,8 +327,7 @@ impl Scale<'_> {
 }
 
 /// The servers, and a folder that commands use in turns: one that is killed there dies in the midst of the store's own work.
-fn each_store(test: impl Fn(&str)) {
-    each_server(&test);
+fn in_a_folder(test: impl Fn(&str)) {
     let folder = tempfile::tempdir().unwrap();
     // On a busy machine one turn may take long.
     test(&format!("file:{}?share=yes&wait_ms=30000", folder.path().join("store").display()));
@@ -408,42 +413,56 @@ fn time_of_a_reshard(reshard: impl FnOnce()) -> Duration {
     from.elapsed()
 }
 
-/// Members are added while resharding is killed and begun anew; each is new once, and none is lost.
+// Each store has a test of its own: on a busy machine so many kills take a minute.
+
 #[test]
-fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing() {
+fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing_on_redis() {
+    on_redis(a_killed_resharding_loses_and_doubles_nothing);
+}
+
+#[test]
+fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing_on_memcached() {
+    on_memcached(a_killed_resharding_loses_and_doubles_nothing);
+}
+
+#[test]
+fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing_in_a_folder() {
+    in_a_folder(a_killed_resharding_loses_and_doubles_nothing);
+}
+
+/// Members are added while resharding is killed and begun anew; each is new once, and none is lost.
+fn a_killed_resharding_loses_and_doubles_nothing(url: &str) {
     let (members, kills) = (asked("LARDER_RESHARD_MEMBERS", 20_000), asked("LARDER_RESHARD_KILLS", 20));
-    each_store(|url| {
-        let scale = Scale { url, elements: members };
-        let add = format!("sharded-set add seen --shards {} -", scale.shards(66));
-        assert_eq!(put(url, &add, 0..members, |n| format!("{n}\n")), members);
-        let is_over = AtomicBool::new(false);
-        let (killed, (added, new, slowest)) = thread::scope(|scope| {
-            let adder = scope.spawn(|| add_until(url, &is_over));
-            let over = Over(&is_over);
-            let whole = time_of_a_reshard(|| scale.reshard(50));
-            let killed = reshard_and_kill((scale, "sharded-set"), kills, whole, [28, 133], |attempt| {
-                let len: u64 = scale.on("sharded-set len seen").exits(0).trim().parse().unwrap();
-                assert!(len >= members, "{len} after attempt {attempt}");
-            });
-            scale.reshard(50);
-            drop(over);
-            (killed, adder.join().unwrap())
+    let scale = Scale { url, elements: members };
+    let add = format!("sharded-set add seen --shards {} -", scale.shards(66));
+    assert_eq!(put(url, &add, 0..members, |n| format!("{n}\n")), members);
+    let is_over = AtomicBool::new(false);
+    let (killed, (added, new, slowest)) = thread::scope(|scope| {
+        let adder = scope.spawn(|| add_until(url, &is_over));
+        let over = Over(&is_over);
+        let whole = time_of_a_reshard(|| scale.reshard(50));
+        let killed = reshard_and_kill((scale, "sharded-set"), kills, whole, [28, 133], |attempt| {
+            let len: u64 = scale.on("sharded-set len seen").exits(0).trim().parse().unwrap();
+            assert!(len >= members, "{len} after attempt {attempt}");
         });
-        println!(
-            "{url}: {members} members and {added} more, {} of {} killed, {} of them midway; the slowest add of 100, a process and all, {slowest:?}",
-            killed.landed, killed.attempts, killed.midway
-        );
-        assert!(slowest < scale.add_max(), "an add took {slowest:?}");
-        assert_eq!(new, added, "each x is new once, and nothing else is");
-        assert_eq!(scale.on("sharded-set len seen").exits(0), format!("{}\n", members + added));
-        let found = scale.on("sharded-set members seen").sorted_lines();
-        assert!(found.windows(2).all(|pair| pair[0] != pair[1]), "a member is there twice");
-        assert_eq!(found.len() as u64, members + added);
-        let stat = scale.on("--json sharded-set stat seen").json();
-        assert_eq!((stat["shards"].to_string(), &stat["moving_from"]), (scale.shards(50), &json!(null)));
-        // The manifest, the map and the shards: what the dead have left is gone.
-        assert_eq!(scale.on("--json inspect seen").json()["keys"].to_string(), (members / 50 + 2).to_string());
+        scale.reshard(50);
+        drop(over);
+        (killed, adder.join().unwrap())
     });
+    println!(
+        "{url}: {members} members and {added} more, {} of {} killed, {} of them midway; the slowest add of 100, a process and all, {slowest:?}",
+        killed.landed, killed.attempts, killed.midway
+    );
+    assert!(slowest < scale.add_max(), "an add took {slowest:?}");
+    assert_eq!(new, added, "each x is new once, and nothing else is");
+    assert_eq!(scale.on("sharded-set len seen").exits(0), format!("{}\n", members + added));
+    let found = scale.on("sharded-set members seen").sorted_lines();
+    assert!(found.windows(2).all(|pair| pair[0] != pair[1]), "a member is there twice");
+    assert_eq!(found.len() as u64, members + added);
+    let stat = scale.on("--json sharded-set stat seen").json();
+    assert_eq!((stat["shards"].to_string(), &stat["moving_from"]), (scale.shards(50), &json!(null)));
+    // The manifest, the map and the shards: what the dead have left is gone.
+    assert_eq!(scale.on("--json inspect seen").json()["keys"].to_string(), (members / 50 + 2).to_string());
 }
 
 /// Adds members of which half are there already, until it is over: how many were not, how many of them were said to be new, and how long the slowest command took.
@@ -460,37 +479,49 @@ fn add_until(url: &str, is_over: &AtomicBool) -> (u64, u64, Duration) {
     (added, new, slowest)
 }
 
-/// The same of the other two, with fewer kills and elements in the suite: what is put again and again has the value that was put last.
 #[test]
-fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed() {
+fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed_on_redis() {
+    on_redis(hashes_and_sorted_sets_lose_nothing);
+}
+
+#[test]
+fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed_on_memcached() {
+    on_memcached(hashes_and_sorted_sets_lose_nothing);
+}
+
+#[test]
+fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed_in_a_folder() {
+    in_a_folder(hashes_and_sorted_sets_lose_nothing);
+}
+
+/// The same of the other two, with fewer kills and elements in the suite: what is put again and again has the value that was put last.
+fn hashes_and_sorted_sets_lose_nothing(url: &str) {
     let (elements, kills) = (asked("LARDER_RESHARD_MEMBERS", 4_000), asked("LARDER_RESHARD_KILLS", 6));
-    each_store(|url| {
-        let scale = Scale { url, elements };
-        for (group, all) in [("hash", "hash entries seen"), ("top", "top list seen --all")] {
-            let line = |value: u64| move |n: u64| format!("e{n}\t{value}\n");
-            let set = format!("{group} set seen --shards {} -", scale.shards(66));
-            assert_eq!(put(url, &set, 0..elements, line(0)), elements);
-            let whole = time_of_a_reshard(|| scale.reshard(40));
-            let killed = reshard_and_kill((scale, group), kills, whole, [23, 100], |attempt| {
-                // Those of the first tenth get another value, and ten more come.
-                let more = elements + 10 * attempt;
-                assert_eq!(put(url, &set, 0..elements / 10, line(attempt + 1)), 0, "{group}, attempt {attempt}");
-                let from = Instant::now();
-                assert_eq!(put(url, &set, more..more + 10, line(0)), 10, "{group}, attempt {attempt}");
-                assert!(from.elapsed() < scale.add_max(), "{group}, attempt {attempt}: {:?}", from.elapsed());
-            });
-            scale.reshard(80);
-            let attempts = killed.attempts;
-            let value = |n: u64| if n < elements / 10 { attempts } else { 0 };
-            let expected = (0..elements + 10 * attempts).map(|n| format!("e{n}\t{}", value(n)).into_bytes());
-            let mut expected: Vec<Vec<u8>> = expected.collect();
-            expected.sort_unstable();
-            assert!(scale.on(all).sorted_lines() == expected, "{group}: something was lost, doubled, or set back");
-            // The manifest, the map, of the sorted set its ends, and the shards.
-            let keys = elements / 80 + if group == "top" { 3 } else { 2 };
-            let found = scale.on("--json inspect seen").json();
-            assert_eq!(found["keys"].to_string(), keys.to_string(), "{group}: what the dead have left is gone");
-            scale.on("drop seen").exits(0);
-        }
-    });
+    let scale = Scale { url, elements };
+    for (group, all) in [("hash", "hash entries seen"), ("top", "top list seen --all")] {
+        let line = |value: u64| move |n: u64| format!("e{n}\t{value}\n");
+        let set = format!("{group} set seen --shards {} -", scale.shards(66));
+        assert_eq!(put(url, &set, 0..elements, line(0)), elements);
+        let whole = time_of_a_reshard(|| scale.reshard(40));
+        let killed = reshard_and_kill((scale, group), kills, whole, [23, 100], |attempt| {
+            // Those of the first tenth get another value, and ten more come.
+            let more = elements + 10 * attempt;
+            assert_eq!(put(url, &set, 0..elements / 10, line(attempt + 1)), 0, "{group}, attempt {attempt}");
+            let from = Instant::now();
+            assert_eq!(put(url, &set, more..more + 10, line(0)), 10, "{group}, attempt {attempt}");
+            assert!(from.elapsed() < scale.add_max(), "{group}, attempt {attempt}: {:?}", from.elapsed());
+        });
+        scale.reshard(80);
+        let attempts = killed.attempts;
+        let value = |n: u64| if n < elements / 10 { attempts } else { 0 };
+        let expected = (0..elements + 10 * attempts).map(|n| format!("e{n}\t{}", value(n)).into_bytes());
+        let mut expected: Vec<Vec<u8>> = expected.collect();
+        expected.sort_unstable();
+        assert!(scale.on(all).sorted_lines() == expected, "{group}: something was lost, doubled, or set back");
+        // The manifest, the map, of the sorted set its ends, and the shards.
+        let keys = elements / 80 + if group == "top" { 3 } else { 2 };
+        let found = scale.on("--json inspect seen").json();
+        assert_eq!(found["keys"].to_string(), keys.to_string(), "{group}: what the dead have left is gone");
+        scale.on("drop seen").exits(0);
+    }
 }

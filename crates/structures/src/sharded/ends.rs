@@ -117,25 +117,28 @@ impl Side {
 
     fn apply(&mut self, records: &Records, capacity: usize) {
         self.entries.retain(|entry| !records.contains_key(&entry.member));
-        let scored =
-            records.iter().filter_map(|(member, score)| Some(Ranked { score: (*score)?, member: member.clone() }));
-        let (end, reach) = (self.end, self.reach.clone());
-        self.entries.extend(scored.filter(|ranked| end.is_within(&reach, ranked)));
-        self.entries.sort_unstable_by(|one, other| end.compare(one, other));
+        for (member, score) in records {
+            self.scores.remove(member);
+            let Some(score) = *score else { continue };
+            let ranked = Ranked { score, member: member.clone() };
+            if self.reaches(&ranked) {
+                self.scores.insert(member.clone(), score);
+                self.entries.push(ranked);
+            }
+        }
+        // Stable, since it takes a row that is sorted already as one.
+        self.entries.sort_by(|one, other| self.end.compare(one, other));
         if self.entries.len() > capacity {
-            self.entries.truncate(capacity);
+            for dropped in self.entries.drain(capacity..) {
+                self.scores.remove(&dropped.member);
+            }
             if let Some(last) = self.entries.last() {
-                if end.is_within(&self.known, last) {
+                if self.end.is_within(&self.known, last) {
                     self.known = Bound::To(last.clone());
                 }
                 self.reach = Bound::To(last.clone());
             }
         }
-        self.index();
-    }
-
-    fn index(&mut self) {
-        self.scores = self.entries.iter().map(|entry| (entry.member.clone(), entry.score)).collect();
     }
 
     fn encode(&self, out: &mut BytesMut) {
@@ -156,9 +159,8 @@ impl Side {
             }
             entries.push(entry);
         }
-        let mut side = Side { end, known, reach, entries, scores: HashMap::new() };
-        side.index();
-        (side.scores.len() == side.entries.len()).then_some(side)
+        let scores: HashMap<Bytes, Score> = entries.iter().map(|entry| (entry.member.clone(), entry.score)).collect();
+        (scores.len() == entries.len()).then_some(Side { end, known, reach, entries, scores })
     }
 }
 

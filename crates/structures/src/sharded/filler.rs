@@ -81,7 +81,7 @@ impl Core {
     }
 
     async fn go_on(&self, ctx: Ctx, held: &Held, next: Ends) -> Result<Arc<Held>> {
-        Ok(self.replace_ends(ctx, held, &next).await?.1)
+        Ok(self.replace_ends(ctx, held, next).await?.1)
     }
 
     /// Tells shards a version of the ends that was read, and what they say then; `Err` where the ends, or the map, were read too long ago. **Round trips: 2.**

@@ -69,7 +69,7 @@ struct State {
 /// The ends as they were read.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) ends: Ends,
+    pub(super) ends: Arc<Ends>,
     cas: Cas,
     /// What they were read from.
     value: Bytes,
@@ -148,11 +148,20 @@ impl Core {
         reply.into_item().map(|item| self.ends_of(item)).transpose()
     }
 
+    /// Those of the same bytes as the newest that are known are not decoded again: most looks find them as they were.
     fn ends_of(&self, item: Item) -> Result<Arc<Held>> {
-        let ends = Ends::decode(&item.value).ok_or_else(|| {
-            let detail = format!("the ends of {} are none that this release knows", self.what());
-            Error::new(ErrorKind::LayoutMismatch, detail)
-        })?;
+        let ends = match self.keeper.newest() {
+            Some(known) if known.value == item.value => known.ends.clone(),
+            _ => Arc::new(Ends::decode(&item.value).ok_or_else(|| {
+                let detail = format!("the ends of {} are none that this release knows", self.what());
+                Error::new(ErrorKind::LayoutMismatch, detail)
+            })?),
+        };
+        self.held_of(item, ends)
+    }
+
+    /// The ends of an item, which is decoded.
+    fn held_of(&self, item: Item, ends: Arc<Ends>) -> Result<Arc<Held>> {
         let cas = item.cas.ok_or_else(|| Error::new(ErrorKind::Protocol, "the store gave no cas token"))?;
         let held = Arc::new(Held { ends, cas, value: item.value });
         self.keeper.learn(&held);
@@ -216,7 +225,7 @@ impl Core {
         let ends = Ends::unknown(now_us(&*self.clock).max(older_than.saturating_add(AHEAD)), plan.map.id);
         let mode = old.map_or(PutMode::Add, |held| PutMode::Cas(held.cas));
         self.keeper.forget();
-        let (landed, now) = self.put_ends(ctx, mode, &ends).await?;
+        let (landed, now) = self.put_ends(ctx, mode, ends).await?;
         if landed && let Err(error) = self.refresh(ctx).await {
             if error.kind() == ErrorKind::Lost {
                 // It was dropped meanwhile: nobody would find them.
@@ -231,7 +240,7 @@ impl Core {
     }
 
     /// Writes the ends, and reads them again: whether that landed, and what is there. **Round trips: 1.**
-    async fn put_ends(&self, ctx: Ctx, mode: PutMode, ends: &Ends) -> Result<(bool, Option<Arc<Held>>)> {
+    async fn put_ends(&self, ctx: Ctx, mode: PutMode, ends: Ends) -> Result<(bool, Option<Arc<Held>>)> {
         let value = ends.encode();
         let batch = self.ends_cell()?.put_ops(mode, value.clone(), Ttl::Never);
         let mut replies = self.run(ctx, batch).await.into_iter();
@@ -239,6 +248,7 @@ impl Core {
         let (put, get) = (next(), next());
         let wrote = Wrote::new(&value, put, get);
         let now = match wrote.now {
+            Ok(Some(item)) if item.value == value => Some(self.held_of(item, Arc::new(ends))?),
             Ok(Some(item)) => Some(self.ends_of(item)?),
             _ => None,
         };
@@ -255,7 +265,7 @@ impl Core {
 
     /// Writes the next version of the ends: whether that landed, or others were first, or may have been; and what is there then. Where the store went back meanwhile that is
     /// ends that were begun anew, and know of nothing.
-    pub(super) async fn replace_ends(&self, ctx: Ctx, held: &Held, ends: &Ends) -> Result<(bool, Arc<Held>)> {
+    pub(super) async fn replace_ends(&self, ctx: Ctx, held: &Held, ends: Ends) -> Result<(bool, Arc<Held>)> {
         let newest = self.keeper.newest();
         match self.put_ends(ctx, PutMode::Cas(held.cas), ends).await? {
             (landed, None) => Ok((landed, self.read_ends(ctx).await?)),
@@ -375,7 +385,7 @@ impl Core {
             let records: Records =
                 pending.iter().filter_map(|(member, pending)| Some((member.clone(), (*pending)?.score))).collect();
             let next = held.ends.with(&records, self.limits().capacity());
-            if self.replace_ends(ctx, &held, &next).await?.0 {
+            if self.replace_ends(ctx, &held, next).await?.0 {
                 settled.extend(records);
                 return Ok(settled);
             }

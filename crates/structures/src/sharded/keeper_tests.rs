@@ -41,3 +41,21 @@ async fn who_holds_ends_that_were_lost_knows_less_than_what_one_with_a_slow_cloc
         assert_eq!(top(reader).await, "m");
     }
 }
+
+/// Ends are decoded where their bytes are new to the handle, and not each time that they are looked at, or written by it.
+#[tokio::test]
+async fn ends_of_the_same_bytes_are_decoded_once() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let (one, other) = (handle(&store, false).await, handle(&store, false).await);
+    one.set([("a", 1.0)]).await.unwrap();
+    let written = one.0.keeper.held().unwrap();
+    assert_eq!(top(&one).await, "a");
+    let read = one.0.read_ends(Ctx::default()).await.unwrap();
+    assert!(Arc::ptr_eq(&written.ends, &read.ends));
+    other.set([("b", 2.0)]).await.unwrap();
+    let later = one.0.read_ends(Ctx::default()).await.unwrap();
+    assert!(!Arc::ptr_eq(&read.ends, &later.ends));
+    assert_eq!(top(&one).await, "b");
+    let decoded = Ends::decode(&later.value).unwrap();
+    assert_eq!((&decoded, decoded.version), (&*later.ends, later.ends.version));
+}

@@ -87,10 +87,12 @@ impl Core {
                 _ if ours == Some(plan.map.id) => return Ok(()),
                 // Also where there are as many already: what a dead one has left is gone afterwards.
                 Phase::Planned(other) => self.clear(&plan, &other).await?,
-                Phase::Stable if aim.is_met(&plan.map) => return Ok(()),
                 Phase::Stable => {
                     if let Some(shard) = self.undone(&plan).await? {
                         return Err(self.went_back(&plan, shard).await?);
+                    }
+                    if aim.is_met(&plan.map) {
+                        return Ok(());
                     }
                     match self.begin(&plan, cas, aim).await? {
                         Some(to) => ours = Some(to),

@@ -219,17 +219,18 @@ async fn a_resharding_that_finds_the_map_gone_back_to_a_plan_keeps_what_was_writ
 
 #[tokio::test(start_paused = true)]
 async fn a_resharding_that_finds_the_map_gone_back_to_before_another_tells_that_what_came_since_may_be_gone() {
-    for (kind, is_native) in LAYOUTS {
+    // To others, and to as many as there are.
+    for ((kind, is_native), shards) in LAYOUTS.into_iter().flat_map(|layout| [(layout, 4), (layout, 2)]) {
         let store = undone(kind, is_native, false).await;
-        let what = format!("{kind}, native: {is_native}");
+        let what = format!("{kind}, native: {is_native}, to {shards}");
         let fresh = Any::open(kind, &store).await;
-        let told = fresh.reshard(4).await.expect_err(&what);
+        let told = fresh.reshard(shards).await.expect_err(&what);
         assert_eq!(told.kind(), ErrorKind::RolledBack, "{what}: {told}");
         assert!(!fresh.has("new").await.unwrap(), "{what}");
         if let Any::Sorted(set) = &fresh {
             assert_eq!(set.top(1).await.unwrap()[0].0, "9", "the ends tell of what is there");
         }
-        fresh.reshard(4).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        fresh.reshard(shards).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(fresh.members().await.unwrap(), 40, "{what}");
     }
 }

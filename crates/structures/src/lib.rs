@@ -54,6 +54,7 @@ pub mod fuzzing;
 mod hash;
 mod ids;
 pub mod inspect;
+mod keepers;
 mod ledger;
 pub mod lock;
 pub mod log;

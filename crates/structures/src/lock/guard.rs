@@ -14,7 +14,8 @@ use tokio::sync::watch;
 
 use super::layout::{Found, Record};
 use super::shared::{LetGo, Shared};
-use crate::renew::{Kept, Leased};
+use crate::keepers::Kept;
+use crate::renew::Leased;
 use crate::runtime;
 
 /// Writes that one renewal may take when an earlier one of its own, or a new connection, gets in between.

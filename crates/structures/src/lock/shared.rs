@@ -15,9 +15,9 @@ use super::layout::{Found, RECORD_TTL, Record};
 use super::sight::{Sight, Verdict};
 use crate::cell::{Cell, Wrote};
 use crate::events;
+use crate::keepers::Keepers;
 use crate::manifest::Kind;
 use crate::name::Name;
-use crate::renew::Keepers;
 
 /// Writes that letting go may take when others, or an earlier try of its own, get in between.
 const RELEASE_WRITES_MAX: usize = 4;

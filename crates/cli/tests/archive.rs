@@ -757,3 +757,19 @@ fn damage_is_told_by_a_check() {
     std::fs::write(&journal, bytes).unwrap();
     on(&store, "check").fails(4, ".jnl at byte ");
 }
+
+/// What stands under keys that none of ours can be is left out, and told: hash tags are the rule on a cluster.
+#[test]
+fn keys_of_other_programs_that_no_item_can_have_are_counted_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    on(&server.url(), "counter add hits 5").exits(0);
+    for key in ["user:{1}", "{user:1}.cart", &"x".repeat(251)] {
+        server.command(&["SET", key, "v"]);
+    }
+    let done = on_file(&server.url(), "export", &folder.path().join("all.dump"));
+    done.exits(8);
+    for part in ["3 keys were left out", "\"user:{1}\" is no key of an item", "\"{user:1}.cart\"", "(251 bytes)"] {
+        assert!(done.stderr.contains(part), "{part}: {}", done.stderr);
+    }
+}

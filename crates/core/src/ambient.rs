@@ -23,8 +23,9 @@ pub fn now() -> Instant {
 
 /// A number that no two machines draw: for what names a writer, an owner, a generation.
 ///
-/// SipHash of a count, keyed by the system's randomness. A generator that seeds itself from the time and a thread's number is
-/// good for jitter only: machines that start together would draw the same.
+/// SipHash of a count and the process, keyed by the system's randomness. A generator that seeds itself from the time and a thread's number is
+/// good for jitter only: machines that start together would draw the same. So would the children that one process forks, which inherit key and count, without their own ids; and machines
+/// do that are copied with all their memory while they run.
 ///
 /// ```
 /// use larder_core::ambient;
@@ -38,7 +39,7 @@ pub fn random() -> u64 {
         return drawn;
     }
     static DRAWN: AtomicU64 = AtomicU64::new(0);
-    RandomState::new().hash_one(DRAWN.fetch_add(1, Ordering::Relaxed))
+    RandomState::new().hash_one((DRAWN.fetch_add(1, Ordering::Relaxed), std::process::id()))
 }
 
 /// What a simulation says in the place of the system's randomness; `None` where there is none, which is where it is asked for.

@@ -62,8 +62,11 @@ pub type Listing<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed<'a> {
-    /// A key.
+    /// A key, as an op without a route names it.
     Key(&'a [u8]),
+    /// What stands under no such key, as the server has it: another program's, where a server takes keys that are none here, or an item that is routed with another key. Told
+    /// where everything is listed, and not by a prefix.
+    Other(&'a [u8]),
     /// So many items were looked at so far, of whatever key: told now and then, for progress.
     LookedAt(u64),
 }

@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use larder_core::list::{FLEET_KEY, List, Listed};
+use larder_core::text::Shown;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Item, Key, Op, Remaining, Reply, Result, Store, Want};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -40,12 +41,12 @@ pub struct Exported {
     pub gone: u64,
     /// Keys that were in the dump already, where it was gone on with.
     pub known: u64,
-    /// Keys that hold what is no item of Larder's.
+    /// Keys that hold what is no item of Larder's, or that no op names.
     pub foreign: Foreign,
 }
 
 /// Keys that were left out, since what they hold is no item: other programs' values on Redis, and its own types. Structures that are kept in those are read as items by
-/// `Portable` of `larder-structures`.
+/// `Portable` of `larder-structures`. And keys that no op without a [route](Op::route) names ([`Listed::Other`]).
 ///
 /// ```
 /// assert!(larder_dump::Foreign::default().first.is_empty());
@@ -56,6 +57,15 @@ pub struct Foreign {
     pub count: u64,
     /// Some of them, with the store's words.
     pub first: Vec<Error>,
+}
+
+impl Foreign {
+    fn add(&mut self, error: Error) {
+        self.count += 1;
+        if self.first.len() < NAMED_MAX {
+            self.first.push(error);
+        }
+    }
 }
 
 /// Writes every item of a store that its list tells, with flags and life, while others work on it: no moment, but each item as it was when it was read. What is
@@ -99,11 +109,11 @@ pub async fn export<W: Write>(
     }
     let mut exported = Exported::default();
     let seen = (profile.nodes > 1).then(HashSet::new);
-    let told = Mutex::new(Told { keys: VecDeque::new(), known: 0, seen });
-    let mut take = |listed: Listed<'_>| {
-        if let Listed::Key(key) = listed {
-            lock(&told).take(key, known);
-        }
+    let told = Mutex::new(Told { keys: VecDeque::new(), known: 0, seen, foreign: Foreign::default() });
+    let mut take = |listed: Listed<'_>| match listed {
+        Listed::Key(key) => lock(&told).take(key, known),
+        Listed::Other(key) => lock(&told).leave_out(key),
+        Listed::LookedAt(_) => {}
     };
     let mut listing = list.list(Ctx::default(), b"", &mut take);
     let ops_max = (BATCH_BYTES_MAX / profile.value_bytes_max(profile.key_bytes_max).max(1)).clamp(1, BATCH_OPS);
@@ -135,7 +145,11 @@ pub async fn export<W: Write>(
         }
     }
     drop(listing);
-    exported.known = lock(&told).known;
+    let Told { known, foreign, .. } = told.into_inner().unwrap_or_else(PoisonError::into_inner);
+    exported.known = known;
+    exported.foreign.count += foreign.count;
+    exported.foreign.first.extend(foreign.first);
+    exported.foreign.first.truncate(NAMED_MAX);
     let (file, totals) = out.finish()?;
     exported.totals = totals;
     Ok((file, exported))
@@ -147,6 +161,8 @@ struct Told {
     known: u64,
     /// Fingerprints of all keys that were told, where one may stand on several servers.
     seen: Option<HashSet<u128>>,
+    /// Those that cannot be asked for.
+    foreign: Foreign,
 }
 
 impl Told {
@@ -160,10 +176,17 @@ impl Told {
         }
         if known(key) {
             self.known += 1;
-        } else if let Ok(key) = Key::new(key.to_vec()) {
-            // What is no key of Larder's was not put there by it.
-            self.keys.push_back(key);
+        } else {
+            match Key::new(key.to_vec()) {
+                Ok(key) => self.keys.push_back(key),
+                Err(_) => self.leave_out(key),
+            }
         }
+    }
+
+    fn leave_out(&mut self, key: &[u8]) {
+        let detail = format!("{} is no key of an item: another program's, or routed with another key", Shown(key));
+        self.foreign.add(Error::new(ErrorKind::BadInput, detail));
     }
 
     /// The next batch, of so many; a smaller one only at the end.
@@ -198,10 +221,7 @@ async fn read<W: Write>(
             }
             Ok(_) => exported.gone += 1,
             Err(error) if matches!(error.kind(), ErrorKind::LayoutMismatch | ErrorKind::BadInput) => {
-                exported.foreign.count += 1;
-                if exported.foreign.first.len() < NAMED_MAX {
-                    exported.foreign.first.push(error);
-                }
+                exported.foreign.add(error);
             }
             Err(error) => return Err(error),
         }

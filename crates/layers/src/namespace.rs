@@ -143,6 +143,8 @@ impl List for NamespaceList {
                 Listed::Key(key) => {
                     key.strip_prefix(&self.prefix[..]).into_iter().for_each(|key| tell(Listed::Key(key)))
                 }
+                // Nobody can say whether it is behind the prefix.
+                Listed::Other(_) => {}
                 progress @ Listed::LookedAt(_) => tell(progress),
             };
             self.list.list(ctx, &whole, &mut tell_stripped).await

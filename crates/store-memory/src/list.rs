@@ -118,6 +118,7 @@ pub(crate) mod tests {
         let (mut keys, mut looked_at) = (BTreeSet::new(), 0);
         let mut tell = |told: Listed<'_>| match told {
             Listed::Key(key) => assert!(keys.insert(key.to_vec()), "told once, where nobody writes"),
+            Listed::Other(key) => panic!("{key:?}"),
             Listed::LookedAt(count) => looked_at = count,
         };
         ended(store.list(Ctx::default(), prefix, &mut tell)).unwrap();

@@ -61,8 +61,10 @@ pub(crate) async fn list_node(
     loop {
         let (next, keys) = scan(node, &link, ctx, &cursor, prefix).await?;
         for key in &keys {
-            if let Some(key) = logical(key).filter(|key| key.starts_with(prefix)) {
-                tell(Listed::Key(&key));
+            match logical(key) {
+                Some(key) if key.starts_with(prefix) => tell(Listed::Key(&key)),
+                None if prefix.is_empty() => tell(Listed::Other(key)),
+                _ => {}
             }
         }
         progress.is_begun = true;

@@ -43,6 +43,7 @@ async fn interrupted(list: &impl List, meanwhile: impl AsyncFnOnce()) -> (Result
     let mut found = BTreeSet::new();
     let mut tell = |listed: Listed<'_>| match listed {
         Listed::Key(key) => _ = found.insert(key.to_vec()),
+        Listed::Other(key) => panic!("{key:?}"),
         Listed::LookedAt(so_far) => looked_at.store(so_far, Ordering::Relaxed),
     };
     let mut listing = list.list(Ctx::default(), b"n", &mut tell);

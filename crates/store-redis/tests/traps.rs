@@ -586,20 +586,29 @@ async fn keys_with_braces_and_routes_are_apart_and_are_listed_by_their_names() {
     }
     assert_eq!(value(&store, "L.q.c1").await, None, "it stands with the other");
     assert_eq!(server.command(&["EXISTS", "{L.q\x1a(0\x1a)}L.q.c1"]), Value::Int(1));
-    for (prefix, expected) in [
-        (&b""[..], &["L.q{0}", "{L}x", "}{", "L.*", "L.plain", "\x1a(", "L.q.c1"][..]),
-        (b"L.", &["L.q{0}", "L.*", "L.plain", "L.q.c1"]),
-        (b"L.*", &["L.*"]),
-        (b"{L", &["{L}x"]),
+    // What no key of ours is.
+    let long = "x".repeat(251);
+    let strange = ["user:{1}", "{user:1}.cart", "{", &long];
+    for key in strange {
+        assert_eq!(server.command(&["SET", key, "v"]), Value::Status("OK".to_owned()));
+    }
+    let routed = "{L.q\x1a(0\x1a)}L.q.c1";
+    for (prefix, expected, others) in [
+        (&b""[..], &["L.q{0}", "{L}x", "}{", "L.*", "L.plain", "\x1a("][..], &[&strange[..], &[routed]].concat()[..]),
+        (b"L.", &["L.q{0}", "L.*", "L.plain"], &[]),
+        (b"L.*", &["L.*"], &[]),
+        (b"{L", &["{L}x"], &[]),
     ] {
-        let mut found = BTreeSet::new();
-        let mut tell = |listed: Listed<'_>| {
-            if let Listed::Key(key) = listed {
-                found.insert(String::from_utf8(key.to_vec()).unwrap());
-            }
+        let (mut found, mut other) = (BTreeSet::new(), BTreeSet::new());
+        let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
+        let mut tell = |listed: Listed<'_>| match listed {
+            Listed::Key(key) => _ = found.insert(text(key)),
+            Listed::Other(key) => _ = other.insert(text(key)),
+            Listed::LookedAt(_) => {}
         };
         store.list(Ctx::default(), prefix, &mut tell).await.unwrap();
-        assert_eq!(found, expected.iter().map(|&name| name.to_owned()).collect(), "{prefix:?}");
+        let all = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!((found, other), (all(expected), all(others)), "{prefix:?}");
     }
     let error = one(&store, put("k", PutMode::Set, "v").routed(Route { with: None, rank: 1 })).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");

@@ -108,6 +108,7 @@ pub async fn list(
     let mut names = BTreeSet::new();
     let mut tell = |told: list::Listed<'_>| match told {
         list::Listed::Key(key) => names.extend(Name::of_manifest_key(key)),
+        list::Listed::Other(_) => {}
         list::Listed::LookedAt(count) => looked_at(count),
     };
     list.list(ctx, Name::MANIFESTS, &mut tell).await?;

@@ -41,12 +41,19 @@ pub(crate) async fn look(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Opti
     let replies = store.run(ctx, (0..ranks).map(get).collect()).await;
     let mut found: Option<Found> = None;
     let mut missing = Vec::new();
-    let mut fault = None;
+    let (mut fault, mut foreign) = (None, None);
     for (rank, reply) in (0..ranks).zip(replies) {
         match reply.map(Reply::into_item) {
             Ok(None) => missing.push((rank, PutMode::Add)),
             Ok(Some(item)) => {
-                let manifest = Manifest::decode(&item.value).map_err(|error| error.key(&key))?;
+                let manifest = match Manifest::decode(&item.value) {
+                    Ok(manifest) => manifest,
+                    Err(error) if rank == 0 => return Err(error.key(&key)),
+                    Err(error) => {
+                        foreign = foreign.or(Some((rank, error.key(&key))));
+                        continue;
+                    }
+                };
                 match &found {
                     // Left behind by an earlier life, whose drop could not reach this server.
                     Some(first) if first.manifest.generation != manifest.generation => {
@@ -59,6 +66,11 @@ pub(crate) async fn look(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Opti
             }
             Err(error) => fault = fault.or(Some(error)),
         }
+    }
+    // Of a structure of fewer copies that is no place.
+    let is_place = |rank: u8| found.as_ref().is_none_or(|found| rank < found.manifest.copies);
+    if let Some((_, error)) = foreign.filter(|(rank, _)| is_place(*rank)) {
+        return Err(error);
     }
     let Some(found) = found else {
         return fault.map_or(Ok(None), Err);

@@ -7,8 +7,10 @@ use larder_core::list::{self, List};
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Want, ambient};
 
 use crate::array;
+use crate::cache;
 use crate::copies;
 use crate::counter;
+use crate::lock;
 use crate::log;
 use crate::lookup;
 use crate::manifest::{self, Found, Kind, Manifest};
@@ -18,6 +20,7 @@ use crate::queue;
 use crate::records;
 use crate::retry::Backoff;
 use crate::runtime;
+use crate::set;
 use crate::sharded;
 use crate::table;
 use crate::unique;
@@ -181,17 +184,17 @@ const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// written meanwhile, which waits a moment first, and two for each time that the manifest must be looked at again.
 ///
 /// What others add meanwhile goes as well: the map of a sharded collection, which names its shards, the head of a packed table, which names its versions, the state of a queue or stack, which names its segments, and the lists of the periods of
-/// unique visitors, of the windows of visitors, of the shards of packed records and of the parts of an event log are deleted as they were read, and where they were written since, they are read and what they name is
+/// unique visitors, of the windows of visitors, of the shards of packed records, of the parts of an event log and of the entries of a table are deleted as they were read, and where they were written since, they are read and what they name is
 /// deleted once more. Whoever made what he cannot list any more removes it himself; what somebody had made who died before he could stays, under a key that nobody reads.
 ///
-/// The state of a queue or stack that others write at each of eight tries, for some 250 ms, is deleted as it is: a segment that is opened in that very moment stays, under a key that nobody reads.
+/// The state of a queue or stack, or the list of a table, that others write at each of eight tries, for some 250 ms, is deleted as it is: a segment that is opened, or an entry that is put, in that very moment stays, under a key that nobody reads.
 ///
 /// A store that cannot delete by token (`delete_cas` in its profile) deletes manifest, map, head, state and list as they are: what others drop and make
 /// again between the look and the delete loses its manifest there, and what others list meanwhile is left behind.
 ///
 /// # Errors
 /// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone; and where others keep writing what names its data. [`ErrorKind::LayoutMismatch`] while another
-/// program's value, or another release's map of a sharded collection or head of a packed table, stands under one of its keys, which is left as it is. [`Unsupported`](ErrorKind::Unsupported) outside of a Tokio runtime, where it must wait a moment. Those of the store. With [`Effect::Unknown`] a part of it may be gone: drop it again.
+/// program's value, or another release's map of a sharded collection or head of a packed table, stands under one of its keys, and for a structure whose layout this release does not read: it is left as it is. [`Unsupported`](ErrorKind::Unsupported) outside of a Tokio runtime, where it must wait a moment. Those of the store. With [`Effect::Unknown`] a part of it may be gone: drop it again.
 ///
 /// ```
 /// # use larder_core::Ctx;
@@ -207,6 +210,7 @@ const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
 pub async fn drop_structure(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Manifest>> {
     let Some(mut found) = find_first(store, ctx, name).await? else { return Ok(None) };
     let manifest = found.manifest.clone();
+    expect_readable(name, &manifest)?;
     delete_all_data(store, ctx, name, &manifest).await?;
     let mut is_begun = manifest.shards > 0;
     for _ in 0..DROP_TRIES_MAX {
@@ -230,10 +234,31 @@ pub async fn drop_structure(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<O
     Err(midway(Error::new(ErrorKind::Conflict, detail), is_begun))
 }
 
+/// Fails unless this release reads the layout: it would not find all keys of another.
+fn expect_readable(name: &Name, manifest: &Manifest) -> Result<()> {
+    let kind = manifest.kind;
+    let layout = match kind {
+        Kind::Array => array::LAYOUT,
+        Kind::Cache => cache::LAYOUT,
+        Kind::Counter | Kind::FastCounter => counter::layout_of(manifest),
+        Kind::EventLog => log::LAYOUT,
+        Kind::Lock => lock::LAYOUT,
+        Kind::PackedTable => lookup::LAYOUT,
+        Kind::Queue | Kind::Stack => queue::LAYOUT,
+        Kind::Records => records::LAYOUT,
+        Kind::Set => set::LAYOUT,
+        Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => sharded::LAYOUT,
+        Kind::Table => table::LAYOUT,
+        Kind::UniqueVisitors => unique::LAYOUT,
+        Kind::Visitors => visitors::LAYOUT,
+    };
+    manifest.expect(name, kind, layout)
+}
+
 /// Removes copies that were made again before the manifest was gone.
 async fn swept(store: &StoreRef, ctx: Ctx, name: &Name, manifest: Manifest) -> Result<Option<Manifest>> {
     if manifest.copies > 1 {
-        delete_data(store, ctx, name, &manifest, None).await.map_err(|error| midway(error, true))?;
+        delete_data(store, ctx, name, &manifest, Vec::new()).await.map_err(|error| midway(error, true))?;
     }
     Ok(Some(manifest))
 }
@@ -258,9 +283,10 @@ async fn delete_all_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Man
         let has_pieces = !pieces.keys.is_empty();
         delete_pieces(store, ctx, pieces.keys).await.map_err(|error| midway(error, is_begun))?;
         is_begun |= has_pieces;
-        let is_state = matches!(manifest.kind, Kind::Queue | Kind::Stack);
-        let cas = pieces.cas.filter(|_| !is_state || attempt < STATE_TRIES);
-        if delete_data(store, ctx, name, manifest, cas).await.map_err(|error| midway(error, is_begun))? {
+        // What names the pieces is written with each change.
+        let is_state = matches!(manifest.kind, Kind::Queue | Kind::Stack | Kind::Table);
+        let tokens = if is_state && attempt >= STATE_TRIES { Vec::new() } else { pieces.tokens };
+        if delete_data(store, ctx, name, manifest, tokens).await.map_err(|error| midway(error, is_begun))? {
             return Ok(());
         }
         is_begun = true;
@@ -288,8 +314,8 @@ async fn delete_pieces(store: &StoreRef, ctx: Ctx, all: Vec<Owned>) -> Result<()
 #[derive(Default)]
 pub(crate) struct Pieces {
     pub(crate) keys: Vec<Owned>,
-    /// The token of the first data item, which names them: where others may name more in it that nobody would find without it.
-    pub(crate) cas: Option<Cas>,
+    /// The tokens of the first data items, which name them: where others may name more in one that nobody would find without it.
+    pub(crate) tokens: Vec<Option<Cas>>,
 }
 
 /// The keys of a structure's pieces. Each kind that has any knows them itself.
@@ -298,7 +324,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Array => array::pieces(name, manifest),
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set | Kind::Cache => Ok(Vec::new()),
         Kind::Visitors => return visitors::pieces(store, ctx, name, manifest).await,
-        Kind::Table => table::pieces(store, ctx, name, manifest).await,
+        Kind::Table => return table::pieces(store, ctx, name, manifest).await,
         Kind::Queue | Kind::Stack => return queue::pieces(store, ctx, name, manifest).await,
         Kind::EventLog => return log::pieces(store, ctx, name, manifest).await,
         Kind::PackedTable => return lookup::pieces(store, ctx, name, manifest).await,
@@ -308,22 +334,24 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
             return sharded::pieces(store, ctx, name, manifest).await;
         }
     };
-    Ok(Pieces { keys: Owned::items(keys?), cas: None })
+    Ok(Pieces { keys: Owned::items(keys?), tokens: Vec::new() })
 }
 
-/// Deletes the data of a structure, and the copies of its manifest. False where the first of them has another token than this, and stays. **Round trips: 1** a
+/// Deletes the data of a structure, and the copies of its manifest. False where one of the first of them has another token than its of these, and stays. **Round trips: 1** a
 /// batch that the keys fill.
 async fn delete_data(
     store: &StoreRef,
     ctx: Ctx,
     name: &Name,
     manifest: &Manifest,
-    mut first: Option<Cas>,
+    tokens: Vec<Option<Cas>>,
 ) -> Result<bool> {
     let profile = store.profile();
     let mut batch = Batch::new();
     let (mut is_begun, mut is_all) = (false, true);
+    let mut tokens = tokens.into_iter();
     for index in 0..manifest.shards {
+        let token = tokens.next().flatten().filter(|_| profile.delete_cas);
         for cell in manifest.cells(name, index)?.into_iter().take(profile.nodes) {
             if batch.len() >= profile.batch_ops_max {
                 let deleted = delete_all(store, ctx, std::mem::take(&mut batch)).await;
@@ -334,7 +362,7 @@ async fn delete_data(
                 Some(mark) => Owned::bits(cell.key, vec![mark]),
                 None => Owned::item(cell.key),
             };
-            let op = match first.take().filter(|_| profile.delete_cas) {
+            let op = match token {
                 Some(cas) => Op::delete_if(data.key, cas),
                 None => data.remove_op(&profile),
             };
@@ -383,12 +411,55 @@ async fn find_first(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Fo
 mod tests {
     use std::sync::Arc;
 
-    use larder_core::Verb;
+    use larder_core::{PutMode, StoreExt, Ttl, Verb};
     use larder_store_memory::MemoryStore;
 
     use super::*;
     use crate::Queue;
     use crate::answering_tests::Answering;
+    use crate::ranked_tests::Three;
+    use crate::{Counter, Set};
+
+    /// Which keys it has nobody knows but the release that made it.
+    #[tokio::test]
+    async fn what_has_a_layout_of_another_release_is_not_dropped() {
+        for kind in [Kind::Lock, Kind::Counter, Kind::FastCounter, Kind::Set, Kind::Array, Kind::Table, Kind::Cache]
+            .into_iter()
+            .chain([Kind::Visitors, Kind::Queue, Kind::Stack, Kind::EventLog, Kind::PackedTable, Kind::Records])
+            .chain([Kind::UniqueVisitors, Kind::ShardedHash, Kind::ShardedSet, Kind::ShardedSortedSet])
+        {
+            let store: StoreRef = Arc::new(MemoryStore::new());
+            let name = Name::new("n").unwrap();
+            let later = Manifest { layout: 99, ..Manifest::new(kind, 1, 1, bytes::Bytes::new()) };
+            for key in [name.manifest_key().unwrap(), later.data_key(&name, 0).unwrap()] {
+                store.put(key, PutMode::Set, later.encode(), Ttl::Never).await.unwrap();
+            }
+            let error = drop_structure(&store, Ctx::default(), &name).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{kind:?}: {error}");
+            assert!(error.to_string().contains("of layout 99; this release reads layout"), "{error}");
+            for key in [name.manifest_key().unwrap(), later.data_key(&name, 0).unwrap()] {
+                assert!(store.get(key.clone()).await.unwrap().is_some(), "{kind:?}: {key} is gone");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_stands_where_a_structure_of_fewer_copies_has_none_hides_nothing() {
+        let servers = Arc::new(Three::new());
+        let store: StoreRef = servers.clone();
+        Counter::open_or_create(&store, "n").await.unwrap();
+        let name = Name::new("n").unwrap();
+        let put = Op::put(name.manifest_key().unwrap(), PutMode::Set, "of another program", Ttl::Never);
+        servers.at(1).apply(&put).unwrap();
+        assert!(find(&store, Ctx::default(), &name).await.unwrap().is_some());
+        Counter::open(&store, "n").await.unwrap();
+        Counter::options().copies(3).open_or_create(&store, "of three").await.unwrap();
+        let name = Name::new("of three").unwrap();
+        servers.at(1).apply(&Op { key: name.manifest_key().unwrap(), ..put }).unwrap();
+        let error = find(&store, Ctx::default(), &name).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "there it has one: {error}");
+        assert!(Set::open(&store, "nothing").await.is_err());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_state_of_a_queue_that_others_write_at_each_of_eight_tries_is_dropped_as_it_is() {

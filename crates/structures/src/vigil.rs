@@ -167,6 +167,11 @@ impl Vigil {
         0..self.manifest.copies.max(1)
     }
 
+    /// True if the next batch looks: what needs none may make one for it.
+    pub(crate) fn is_look_due(&self) -> bool {
+        as_ms(self.clock.monotonic()) >= self.next_look_ms.load(Ordering::Relaxed)
+    }
+
     /// True for one caller a [`LOOK_EVERY`].
     fn is_due(&self) -> bool {
         let now = self.clock.monotonic();

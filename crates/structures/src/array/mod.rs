@@ -74,6 +74,7 @@ use larder_core::ErrorKind;
 use larder_core::{ClockRef, Key, Result, StoreRef, SystemClock};
 
 use self::handle::Handle;
+pub(crate) use self::layout::LAYOUT;
 use crate::append::{Action, Tuning};
 use crate::lock::LockGuard;
 use crate::manifest::Manifest;

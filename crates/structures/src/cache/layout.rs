@@ -20,7 +20,7 @@ use crate::append::layout::{put_varint, take_length, take_varint};
 use crate::name::{Letters, letters};
 
 /// The version of the layout, in the manifest.
-pub(super) const LAYOUT: u8 = 1;
+pub(crate) const LAYOUT: u8 = 1;
 /// The one parameter of a cache: how a key becomes an index. 1: see [`index_of`].
 pub(super) const HASH_XXH3_128: u8 = 1;
 /// The most that a record takes beside its key and value.

@@ -71,6 +71,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::{ClockRef, Error, ErrorKind, Profile, Result, StoreRef, SystemClock};
 
+pub(crate) use self::layout::LAYOUT;
 pub use self::rebuild::Rebuild;
 use self::shared::{Shared, Terms, check_store};
 use crate::name::Name;

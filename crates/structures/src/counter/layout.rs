@@ -19,7 +19,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use larder_core::{Error, ErrorKind, Result};
 
 /// The version of the layout of an exact counter, in its manifest and in each slot.
-pub(super) const LAYOUT: u8 = 1;
+pub(crate) const LAYOUT: u8 = 1;
 /// How many writers a slot remembers.
 pub(super) const MARKS_MAX: usize = 8;
 /// The owner of a slot that nobody has.

@@ -68,13 +68,23 @@ use larder_core::{Ctx, Effect, Error, ErrorKind, Result, StoreRef};
 use self::exact::Slots;
 use self::fast::Fast;
 pub(crate) use self::fast::{is_native, is_present, mark, number_op, portable_manifest, portable_number, presence_op};
+use self::layout::LAYOUT;
 pub use self::options::CounterOptions;
 pub(crate) use self::replica::portable_slot;
 use self::writer::Writer;
 use crate::combine::Combiner;
+use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
 use crate::runtime;
 use crate::vigil::Vigil;
+
+/// The layout that this release reads, of a counter of this manifest's kind.
+pub(crate) fn layout_of(manifest: &Manifest) -> u8 {
+    match manifest.kind {
+        Kind::FastCounter => fast::layout_of(manifest),
+        _ => LAYOUT,
+    }
+}
 
 /// Adds that tasks of one handle ask for at the same time share a write, up to this many.
 const ADDS_A_WRITE_MAX: usize = 65_536;

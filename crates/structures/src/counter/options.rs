@@ -228,11 +228,11 @@ impl CounterOptions {
             Kind::FastCounter => Mode::Fast,
             _ => Mode::Exact,
         };
-        let (kind, layout) = match mode {
-            Mode::Exact => (Kind::Counter, layout::LAYOUT),
-            Mode::Fast => (Kind::FastCounter, fast::layout_of(manifest)),
+        let kind = match mode {
+            Mode::Exact => Kind::Counter,
+            Mode::Fast => Kind::FastCounter,
         };
-        manifest.expect(name, kind, layout)?;
+        manifest.expect(name, kind, super::layout_of(manifest))?;
         let differs = |what: &str, is: &dyn std::fmt::Display, asked: &dyn std::fmt::Display| {
             let detail = format!("counter {name} has {what} {is}; it was opened with {what} {asked}");
             Err(Error::new(ErrorKind::LayoutMismatch, detail))

@@ -397,7 +397,8 @@ impl LockGuard {
     /// that refuse a smaller one than it has seen.
     ///
     /// Each acquisition writes max(previous + 1, wall clock in microseconds): while the record survives tokens grow whatever the clocks
-    /// do; after a loss of the record they grow if the wall clocks do, also where the record is lost and others are on their way to make it.
+    /// do; after a loss of the record they grow if the wall clocks do, also where the record is lost and others are on their way to make it. A store that goes back to an older record, as at
+    /// a failover, may give the same number again, where a clock that ran ahead had made it greater than the time: the next is one more than the last that is there.
     ///
     /// ```
     /// # use larder_core::{Result, StoreRef};

@@ -26,7 +26,7 @@ use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
 
 /// The version of this layout.
-const LAYOUT: u8 = 1;
+pub(crate) const LAYOUT: u8 = 1;
 
 /// How long the store keeps a record after its last write. The remaining life tells the record's age by the store's clock.
 pub(crate) const RECORD_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);

@@ -80,7 +80,7 @@ use crate::name::Name;
 use crate::{manifest, timeout};
 
 pub use guard::{Lease, LockGuard, Loss, Released};
-pub(crate) use layout::describe;
+pub(crate) use layout::{LAYOUT, describe};
 pub use status::{Holder, LockStatus};
 
 /// A lock, opened. Cheap to clone; clones share what they saw, so that a release by one makes the next acquire of another cheap.

@@ -77,7 +77,7 @@ use larder_core::{Ctx, Key, Result, StoreRef};
 pub use self::cursor::Cursor;
 pub use self::events::{Event, Events, Gap, GapCause};
 use self::inner::Inner;
-pub(crate) use self::layout::{Counted, weigh};
+pub(crate) use self::layout::{Counted, LAYOUT, weigh};
 pub use self::options::{CHUNK_MAX, CHUNK_MIN, CHUNKS_MAX, EventLogOptions, FUTURE_MAX, RETENTION_MAX};
 pub use self::tail::Tail;
 use self::writer::Writer;
@@ -336,7 +336,7 @@ impl fmt::Debug for EventLog {
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
     let (listed, cas) = ledger::pieces_and_token(store, ctx, name, manifest).await?;
     let keys: Result<Vec<Key>> = inner::parts(&listed).into_iter().map(|at| manifest.data_key(name, at)).collect();
-    Ok(Pieces { keys: Owned::items(keys?), cas })
+    Ok(Pieces { keys: Owned::items(keys?), tokens: vec![cas] })
 }
 
 /// The parameters in words; `None` for what this release did not write.

@@ -35,7 +35,7 @@ use crate::append::layout::{put_varint, take, take_length, take_u64};
 use crate::name::{Letters, letters};
 
 /// The version of the layout, as the manifest has it.
-pub(super) const LAYOUT: u8 = 2;
+pub(crate) const LAYOUT: u8 = 2;
 const VERSION: u8 = 1;
 const MAGIC: [u8; 4] = *b"LRP\x01";
 /// The most versions beside the one in force.

@@ -63,7 +63,8 @@ use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, PutMode, Result, StoreE
 pub use self::build::{Built, Progress, Step};
 pub use self::csv::CsvOptions;
 pub use self::key::LookupKey;
-use self::layout::{Head, LAYOUT};
+use self::layout::Head;
+pub(crate) use self::layout::LAYOUT;
 pub use self::read::Found;
 pub use self::rows::{COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, ROWS_MAX, Rows};
 use self::shared::Inner;
@@ -458,5 +459,5 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     let head = shared::known_head(name, &item.value)?;
     let versions = head.current.iter().chain(&head.others);
     let keys: Result<Vec<Key>> = versions.flat_map(|version| shared::version_keys(name, manifest, version)).collect();
-    Ok(Pieces { keys: Owned::items(keys?), cas: item.cas })
+    Ok(Pieces { keys: Owned::items(keys?), tokens: vec![item.cas] })
 }

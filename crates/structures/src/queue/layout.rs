@@ -42,7 +42,7 @@ use crate::append::{Action, Fold};
 
 const MAGIC: [u8; 4] = *b"LRQ\x04";
 /// The version of the layout, in the manifest.
-pub(super) const LAYOUT: u8 = 5;
+pub(crate) const LAYOUT: u8 = 5;
 /// How many writers of the state are remembered.
 pub(super) const MARKS_MAX: usize = 16;
 /// How many claims may be open at a time.

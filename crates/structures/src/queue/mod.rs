@@ -81,6 +81,7 @@ use std::time::Duration;
 use larder_core::{Error, ErrorKind, Result};
 
 pub use handle::{Claim, Queue, Stack};
+pub(crate) use layout::LAYOUT;
 pub use options::{QueueOptions, StackOptions};
 pub(crate) use stat::pieces;
 

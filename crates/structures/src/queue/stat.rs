@@ -326,7 +326,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     // Of several servers they stand on the state's, where this does not find them: there their leases end them.
     let markers = state.opens.iter().map(|open| manifest.data_key(name, format_args!("c{:016x}", open.claim)));
     let keys: Result<Vec<Key>> = segments.chain(links).chain(markers).collect();
-    Ok(Pieces { keys: Owned::items(keys?), cas: item.cas })
+    Ok(Pieces { keys: Owned::items(keys?), tokens: vec![item.cas] })
 }
 
 impl Reader<'_> {

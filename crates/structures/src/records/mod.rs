@@ -68,7 +68,8 @@ use larder_core::{Ctx, Durability, Error, ErrorKind, Profile, Result, StoreRef};
 use self::aggregate::Tally;
 pub use self::aggregate::{Aggregate, GROUPS_MAX, Group};
 use self::change::Change;
-use self::layout::{HEADER_BYTES, Header, Kept, LAYOUT, Params};
+pub(crate) use self::layout::LAYOUT;
+use self::layout::{HEADER_BYTES, Header, Kept, Params};
 pub use self::schema::{
     FIELDS_MAX, Field, FieldKind, NAME_BYTES_MAX, RECORD_BITS_MAX, SCHEMA_BYTES_MAX, Schema, SchemaBuilder, Value,
 };
@@ -357,7 +358,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     if is_native {
         all.push(shared::highest(name, manifest)?);
     }
-    Ok(Pieces { keys: all, cas })
+    Ok(Pieces { keys: all, tokens: vec![cas] })
 }
 
 impl PackedRecords {

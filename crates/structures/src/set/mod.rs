@@ -53,6 +53,7 @@ use bytes::Bytes;
 use larder_core::{ClockRef, Error, ErrorKind, Key, Result, StoreRef, SystemClock};
 
 use self::binary::Binary;
+pub(crate) use self::layout::LAYOUT;
 pub use self::members::Members;
 use self::text::Text;
 use crate::append::{Action, Tuning};

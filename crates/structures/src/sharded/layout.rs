@@ -36,7 +36,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::SHARDS_MAX;
 
 /// The version of the layout, as the manifest has it.
-pub(super) const LAYOUT: u8 = 1;
+pub(crate) const LAYOUT: u8 = 1;
 const VERSION: u8 = 1;
 /// Before the elements of a shard.
 pub(super) const HEADER_BYTES: usize = 14;

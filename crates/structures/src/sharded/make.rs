@@ -254,7 +254,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     if let Some(other) = plan.other() {
         all.extend(keys(name, manifest, &other)?);
     }
-    Ok(Pieces { keys: all, cas: item.cas })
+    Ok(Pieces { keys: all, tokens: vec![item.cas] })
 }
 
 /// True if its shards are no items.

@@ -115,6 +115,7 @@ use larder_core::{Result, StoreRef};
 pub use self::core::NAME_BYTES_MAX;
 pub use self::dense::{Dense, dense};
 pub use self::hash::ShardedHash;
+pub(crate) use self::layout::LAYOUT;
 use self::make::Settings;
 pub(crate) use self::make::{are_native, describe, pieces};
 pub use self::reshard::Progress;

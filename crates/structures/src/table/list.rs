@@ -26,6 +26,8 @@ use crate::events;
 use crate::ids::random_id;
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
+use crate::owned::Owned;
+use crate::registry::Pieces;
 use crate::retry::Backoff;
 use crate::runtime;
 
@@ -656,24 +658,32 @@ impl Inner {
         unexpected(&Inner::get_op(key.clone()), reply)
     }
 
-    /// The keys of all entries that a table's list names, for dropping it. Shards that are gone name none.
-    pub(super) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
-        let mut keys = Vec::new();
+    /// All entries that a table's list names, for dropping it. Shards that are gone name none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for a shard of the list that is none of this release: it may name entries that nobody would find without it.
+    pub(super) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
+        let mut pieces = Pieces::default();
         let indices: Vec<u16> = (0..manifest.shards).collect();
         for part in indices.chunks(store.profile().batch_ops_max.max(1)) {
-            let gets = part.iter().map(|&shard| Ok(Op::get(manifest.data_key(name, shard)?, Want::VALUE)));
-            let replies = store.run(ctx, gets.collect::<Result<Batch>>()?).await;
-            for (&shard, reply) in part.iter().zip(replies) {
-                let Some(item) = reply?.into_item() else { continue };
+            let keys: Vec<Key> = part.iter().map(|&shard| manifest.data_key(name, shard)).collect::<Result<_>>()?;
+            let gets = keys.iter().map(|key| Op::get(key.clone(), Want::VALUE | Want::CAS));
+            let replies = store.run(ctx, gets.collect()).await;
+            for ((&shard, key), reply) in part.iter().zip(&keys).zip(replies) {
+                let item = reply?.into_item();
+                pieces.tokens.push(item.as_ref().and_then(|item| item.cas));
+                let Some(item) = item else { continue };
                 let place = crate::append::layout::Place { generation: manifest.generation, shard };
-                let Ok(value) = crate::append::layout::Value::parse(&item.value, place) else { continue };
-                let Ok(folded) = value.fold(Listing::default()) else { continue };
-                for (key, _) in folded.state.keys() {
-                    keys.push(manifest.data_key(name, layout::Spot::of(key, manifest.shards).index)?);
+                let listing = crate::append::layout::Value::parse(&item.value, place)
+                    .and_then(|value| value.fold(Listing::default()))
+                    .map_err(|error| error.key(key))?;
+                for (key, _) in listing.state.keys() {
+                    let entry = manifest.data_key(name, layout::Spot::of(key, manifest.shards).index)?;
+                    pieces.keys.push(Owned::item(entry));
                 }
             }
         }
-        Ok(keys)
+        Ok(pieces)
     }
 }
 

@@ -109,15 +109,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{ClockRef, Ctx, Error, ErrorKind, Key, Result, StoreRef, SystemClock, Ttl, TtlSupport};
+use larder_core::{ClockRef, Ctx, Error, ErrorKind, Result, StoreRef, SystemClock, Ttl, TtlSupport};
 
-use self::layout::{HASH_XXH3, LAYOUT, ListElements};
+use self::layout::{HASH_XXH3, ListElements};
 use self::list::Inner;
 use self::look::Seen;
 use crate::append::{Shards, Tuning};
 use crate::events;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::registry::Pieces;
 use crate::timeout;
 
 /// The most shards that the list of a table can be made with.
@@ -378,10 +379,10 @@ pub(crate) fn describe(manifest: &Manifest) -> Option<Vec<(&'static str, String)
     Some(vec![("shards", manifest.shards.to_string()), ("keys are hashed by", hash), ("lives", lives.to_owned())])
 }
 
-pub(crate) use self::layout::stale_bytes;
+pub(crate) use self::layout::{LAYOUT, stale_bytes};
 
 /// The keys of the entries that a table's list names.
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
     Inner::pieces(store, ctx, name, manifest).await
 }
 

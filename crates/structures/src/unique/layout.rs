@@ -45,7 +45,7 @@ use super::rice;
 use super::zone::Zone;
 
 /// The version of the layout, as the manifest records it.
-pub(super) const LAYOUT: u8 = 1;
+pub(crate) const LAYOUT: u8 = 1;
 const PARAMS_BYTES: usize = 40;
 pub(super) const DAY_MS: u64 = 86_400_000;
 

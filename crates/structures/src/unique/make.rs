@@ -414,7 +414,7 @@ pub(super) async fn pieces(
     manifest: &Manifest,
 ) -> Result<Pieces> {
     let (listed, cas) = ledger::pieces_and_token(store, ctx, name, manifest).await?;
-    Ok(Pieces { keys: keys_of(store, ctx, name, manifest, &listed).await?, cas })
+    Ok(Pieces { keys: keys_of(store, ctx, name, manifest, &listed).await?, tokens: vec![cas] })
 }
 
 #[cfg(test)]

@@ -111,6 +111,7 @@ use self::add::{Adder, Change};
 use self::core::{Core, as_ms};
 use self::id::{Hash, hash_of};
 pub use self::id::{IdKind, VisitorId};
+pub(crate) use self::layout::LAYOUT;
 pub use self::layout::Precision;
 pub use self::options::UniqueVisitorsOptions;
 use crate::combine::Combiner;

@@ -23,7 +23,7 @@ use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The version of the layout, as the manifest records it.
-pub(super) const LAYOUT: u8 = 1;
+pub(crate) const LAYOUT: u8 = 1;
 /// The hash of visitors, as the manifest's parameters record it.
 const HASH_XXH3: u8 = 1;
 const PARAMS_BYTES: usize = 11;

@@ -85,7 +85,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_core::{Ctx, Error, ErrorKind, Key, Result, StoreRef};
 
-pub(crate) use self::layout::stale_bytes;
+pub(crate) use self::layout::{LAYOUT, stale_bytes};
 pub use self::options::VisitorsOptions;
 use self::shared::{Shared, as_ms};
 use crate::ledger::{self, Piece};
@@ -237,8 +237,8 @@ impl Visitors {
         self.0.hit(window, hits).await
     }
 
-    /// Counts a visitor once in this window, by its id: any bytes. **Round trips: 1**; 0 if this handle has counted it already; a shard's
-    /// first in a window 2.
+    /// Counts a visitor once in this window, by its id: any bytes. **Round trips: 1**; 0 if this handle has counted it already, but for one a minute,
+    /// which looks whether the structure is there; a shard's first in a window 2.
     ///
     /// Tried again where a reply is lost: that does no harm. So does the caller's trying again, in the same window.
     ///
@@ -441,7 +441,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     let known = listed.iter().filter(|piece| piece.number <= layout::WINDOW_MAX && piece.part <= layout::SHARDS_MAX);
     let key = |piece: &Piece| manifest.data_key(name, layout::Index { window: piece.number, part: piece.part });
     let keys: Result<Vec<Key>> = known.map(key).collect();
-    Ok(Pieces { keys: Owned::items(keys?), cas })
+    Ok(Pieces { keys: Owned::items(keys?), tokens: vec![cas] })
 }
 
 /// The parameters in words; `None` for what this release did not write.

@@ -46,7 +46,8 @@ impl Shared {
     pub(super) async fn visit(self: &Arc<Self>, window: u64, id: &[u8]) -> Result<()> {
         self.vigil().check()?;
         let hash = layout::hash_of(id, self.manifest.generation);
-        if self.known.has_visitor(window, hash) {
+        // One that is known is noted once more where a look is due, which goes with that: a handle that sees known ones alone would never be told of a drop.
+        if self.known.has_visitor(window, hash) && !self.vigil().is_look_due() {
             return Ok(());
         }
         runtime::current("a hit of a visitor has a timeout")?;

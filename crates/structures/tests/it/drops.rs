@@ -11,7 +11,7 @@ use larder_store_memory::MemoryStore;
 use larder_structures::lookup::{LookupKey, Rows};
 use larder_structures::records::{Schema, Value};
 use larder_structures::registry::{drop_structure, find};
-use larder_structures::{EventLog, Name, PackedRecords, PackedTable};
+use larder_structures::{EventLog, Name, PackedRecords, PackedTable, Table};
 use larder_testkit::lines::{BOTH, Kind, Line, small};
 
 use crate::support::hooked::{Hooked, fail};
@@ -94,6 +94,51 @@ fn rows(word: &str) -> Rows {
         rows.push_id(id, [format!("{word} {:x}", id.wrapping_mul(0x9e37_79b9_7f4a_7c15))]).unwrap();
     }
     rows
+}
+
+/// The entry, and a note in the list: by then it is in one of two shards of the list.
+#[tokio::test]
+async fn entries_that_others_list_beside_a_drop_go_as_well() {
+    for shards in [1, 2] {
+        for nth in [PIECES, LIST] {
+            let world = World::new(false);
+            let open = || Table::options().shards(shards).open_or_create(&world.store, "n");
+            let (old, other) = (open().await.unwrap(), open().await.unwrap());
+            for n in 0..8 {
+                old.put(format!("old {n}"), "v").await.unwrap();
+            }
+            let hooked = Hooked::new(&world.store);
+            hooked.at(nth, move |store, batch| async move {
+                for n in 0..8 {
+                    other.put(format!("new {n}"), "v").await.unwrap();
+                }
+                store.run(Ctx::default(), batch).await
+            });
+            assert!(drop_it(&hooked.shared()).await.unwrap());
+            world.must_be_empty(&format!("batch {nth}, {shards} shards"));
+            assert_eq!(old.put("old 0", "v").await.unwrap_err().kind(), ErrorKind::Lost);
+        }
+    }
+}
+
+/// It may name entries that nobody would find without it.
+#[tokio::test]
+async fn a_table_whose_list_cannot_be_read_is_not_dropped() {
+    let world = World::new(false);
+    let table = Table::open_or_create(&world.store, "n").await.unwrap();
+    table.put("k", "v").await.unwrap();
+    let found = find(&world.store, Ctx::default(), &Name::new("n").unwrap()).await.unwrap().unwrap();
+    let list = Key::new(format!("L.n.t.{:016x}.0", found.generation)).unwrap();
+    let known = world.store.get(list.clone()).await.unwrap().unwrap();
+    let put = |value: bytes::Bytes| world.store.put(list.clone(), PutMode::Set, value, Ttl::Never);
+    put("of another program".into()).await.unwrap();
+    let error = drop_it(&world.store).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+    assert!(error.to_string().contains(&list.to_string()), "{error}");
+    put(known.value).await.unwrap();
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "v");
+    assert!(drop_it(&world.store).await.unwrap());
+    world.must_be_empty("read again");
 }
 
 #[tokio::test]

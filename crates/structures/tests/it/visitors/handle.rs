@@ -490,6 +490,26 @@ async fn a_drop_removes_every_key_and_handles_notice() {
     assert_eq!(again.current().await.unwrap(), 0);
 }
 
+/// Who sees visitors alone that it has counted would send nothing, and be told of nothing.
+#[tokio::test]
+async fn a_handle_that_meets_known_visitors_alone_is_told_of_a_drop_within_a_minute() {
+    for is_made_again in [false, true] {
+        let clock = clock();
+        let store = memory(&clock);
+        let site = open(&store, &clock).await;
+        site.hit_visitor("v").await.unwrap();
+        clock.advance(Duration::from_secs(61));
+        site.hit_visitor("v").await.unwrap();
+        assert_eq!(site.current().await.unwrap(), 1, "it was noted once more, and counts once");
+        registry::drop_structure(&store, Ctx::default(), &Name::new(NAME).unwrap()).await.unwrap().unwrap();
+        if is_made_again {
+            open(&store, &clock).await;
+        }
+        clock.advance(Duration::from_secs(61));
+        assert_eq!(kind(site.hit_visitor("v").await), ErrorKind::Lost, "made again: {is_made_again}");
+    }
+}
+
 #[tokio::test]
 async fn round_trips_are_as_documented() {
     let clock = clock();

@@ -1,6 +1,7 @@
 use larder_core::{ManualClock, StoreExt, StoreRef};
 
 use super::*;
+use crate::answering_tests::Answering;
 use crate::manifest::Kind;
 use crate::name::Name;
 use crate::sharded::ShardedSortedSet;
@@ -58,4 +59,21 @@ async fn ends_of_the_same_bytes_are_decoded_once() {
     assert_eq!(top(&one).await, "b");
     let decoded = Ends::decode(&later.value).unwrap();
     assert_eq!((&decoded, decoded.version), (&*later.ends, later.ends.version));
+}
+
+/// What others have written comes back with the write that they were before.
+#[tokio::test]
+async fn who_is_beaten_at_the_ends_is_told_what_is_there_in_one_round_trip() {
+    let memory: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let answering = Answering::over(&memory);
+    let store = answering.shared();
+    let (one, other) = (handle(&store, false).await, handle(&store, false).await);
+    one.set([("a", 1.0)]).await.unwrap();
+    let held = one.0.keeper.held().unwrap();
+    other.set([("b", 2.0)]).await.unwrap();
+    answering.asked();
+    let next = held.ends.with(&Records::from([(Bytes::from("a"), None)]), 2);
+    let (landed, now) = one.0.replace_ends(Ctx::default(), &held, next).await.unwrap();
+    assert!(!landed && now.ends.version > held.ends.version, "{now:?}");
+    assert_eq!(answering.asked().len(), 1);
 }

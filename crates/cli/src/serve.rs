@@ -129,6 +129,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     inherit(&mut args)?;
     args.config.signals = true;
     allow_files(files_needed(&args));
+    outlive_hangups()?;
     let server = start(&mut args, as_memcached)?;
     if let Some(path) = &args.pid_file {
         std::fs::write(path, format!("{}\n", std::process::id()))?;
@@ -139,6 +140,13 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
         _ = std::fs::remove_file(path);
     }
     Ok(())
+}
+
+/// From here on a SIGHUP does not end the process, though it may take a while to open a folder: what would be read again is read as the server begins to listen.
+fn outlive_hangups() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _within = runtime.enter();
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).map(drop)
 }
 
 fn print(text: &str) -> Result<(), Failure> {

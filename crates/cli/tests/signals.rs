@@ -21,14 +21,25 @@ struct Served {
 
 impl Served {
     fn start(folder: &Path, options: &[&str]) -> Served {
+        let mut server = Served::spawn(folder, options);
+        server.wait();
+        server
+    }
+
+    /// One that need not listen yet.
+    fn spawn(folder: &Path, options: &[&str]) -> Served {
         let socket = folder.join("socket");
         let mut child = larder(["serve", "-v"]).arg("-s").arg(&socket).args(options).spawn().unwrap();
-        until("the server", || {
-            assert!(child.try_wait().unwrap().is_none(), "it ended");
-            UnixStream::connect(&socket).is_ok()
-        });
         let log = BufReader::new(child.stderr.take().unwrap());
         Served { child, socket, log }
+    }
+
+    /// Until it listens.
+    fn wait(&mut self) {
+        until("the server", || {
+            assert!(self.child.try_wait().unwrap().is_none(), "it ended");
+            UnixStream::connect(&self.socket).is_ok()
+        });
     }
 
     fn connect(&self) -> Client {
@@ -177,4 +188,33 @@ fn a_hangup_has_a_renewed_certificate_shown_to_who_comes_then() {
     server.signal(Signal::HUP);
     server.logged("certificate and key were read again");
     assert_eq!(on(&trusting, "counter get hits").exits(0), "3\n");
+}
+
+#[test]
+fn a_hangup_while_a_folder_is_being_opened_ends_nothing_and_users_are_those_of_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file:{}", folder.path().join("store").display());
+    let places = ["first", "second"].map(|name| folder.path().join(name));
+    places.iter().for_each(|place| std::fs::create_dir(place).unwrap());
+    let users = folder.path().join("users");
+    std::fs::write(&users, "ann:one\n").unwrap();
+    let first = Served::start(&places[0], &["--store", &store]);
+    let waiting = format!("{store}?wait_ms=60000");
+    let mut second = Served::spawn(&places[1], &["--store", &waiting, "-Y", users.to_str().unwrap()]);
+    // It has read its arguments by then, and waits for the folder.
+    until("the handler", || catches_hangups(&second.child));
+    std::fs::write(&users, "bob:two\n").unwrap();
+    second.signal(Signal::HUP);
+    drop(first);
+    second.wait();
+    for (user, password, told) in [("ann", "one", REFUSED), ("bob", "two", "STORED")] {
+        assert_eq!(second.log_in(user, password).1, told, "{user}");
+    }
+}
+
+/// As the system tells of the process.
+fn catches_hangups(child: &Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+    u64::from_str_radix(caught, 16).unwrap() & (1 << (Signal::HUP.as_raw() - 1)) != 0
 }

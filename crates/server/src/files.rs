@@ -58,7 +58,7 @@ impl Files {
     }
 
     /// Reads the auth file again, of which those know nothing who are in; `None` where there is none.
-    fn read_users_again(&self) -> Option<Result<()>> {
+    pub(crate) fn read_users_again(&self) -> Option<Result<()>> {
         let users = self.users.as_ref()?;
         let _reading = self.reading.lock();
         // Read while others may still log in.

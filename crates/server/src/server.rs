@@ -95,6 +95,10 @@ impl Server {
             return Err(Error::new(ErrorKind::Config, detail));
         }
         let files = Files::new(config.auth.clone(), config.tls.clone())?;
+        if config.signals {
+            // Whoever has it started may have changed it since, and said so.
+            files.read_users_again().transpose()?;
+        }
         let open = Open::all(&config)?;
         let local = |listener: &std::net::TcpListener| listener.local_addr().ok();
         let addrs = open.tcp.iter().filter_map(|(listener, _)| local(listener)).collect();

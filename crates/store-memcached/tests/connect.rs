@@ -4,10 +4,11 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::*;
-use larder_core::{ErrorKind, Eviction, Op, Store, TtlSupport, Want};
+use larder_core::{ErrorKind, Eviction, Op, PutMode, Store, Ttl, TtlSupport, Want};
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_testkit::servers::{Memcached, Version};
 
@@ -18,7 +19,7 @@ fn says(text: &'static [u8]) -> SocketAddr {
 }
 
 /// The same; `then` is what it does with the connection once it has said it.
-fn says_and(text: &'static [u8], then: fn(TcpStream)) -> SocketAddr {
+fn says_and(text: &'static [u8], then: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -88,6 +89,28 @@ async fn a_version_that_cannot_be_read_gets_the_classic_dialect() {
     assert_eq!(profile.store, "memcached (classic)");
     assert!(profile.cas && profile.ttl == TtlSupport::Seconds && !profile.arith_initial);
     assert_eq!(profile.eviction, Eviction::Unknown);
+}
+
+#[tokio::test]
+async fn a_time_that_no_clock_tells_is_as_none_told() {
+    const DAYS_31_S: u64 = 31 * 24 * 60 * 60;
+    let (told, requests) = mpsc::channel();
+    let greeting = b"VERSION 1.6.38\r\nEND\r\nSTAT time 18446744073709551615\r\nEND\r\nEND\r\n";
+    let addr = says_and(greeting, move |mut stream| {
+        let mut request = [0; 1_024];
+        let bytes = stream.read(&mut request).unwrap_or(0);
+        let _ = told.send(String::from_utf8_lossy(&request[..bytes]).into_owned());
+        let _ = stream.write_all(b"HD O0\r\n");
+    });
+    let store = open(&format!("memcached://{addr}")).await;
+    // A clock goes on, and this one has nowhere to go.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let life = Ttl::After(Duration::from_secs(DAYS_31_S));
+    one(&store, Op::put(key("k"), PutMode::Set, "v", life)).await.unwrap();
+    let request = requests.recv().unwrap();
+    let end_s = request.split(' ').find_map(|word| word.strip_prefix('T')).unwrap().parse::<u64>().unwrap();
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert!(end_s.abs_diff(now_s + DAYS_31_S) <= 2, "{request}");
 }
 
 #[tokio::test]

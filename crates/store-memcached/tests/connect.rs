@@ -4,7 +4,8 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::*;
@@ -78,6 +79,28 @@ async fn a_server_that_closes_in_the_handshake_is_unavailable() {
         let error = refused(&format!("memcached://{addr}?connect_timeout_ms=2000")).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{text:?}: {error}");
         assert!(error.to_string().contains(&addr.to_string()), "{error}");
+    }
+}
+
+/// It is there, and of no use: dialled anew as seldom as one that is down.
+#[tokio::test]
+async fn a_server_that_closes_behind_the_handshake_is_not_dialled_without_a_pause() {
+    let dials = Arc::new(AtomicUsize::new(0));
+    let counted = dials.clone();
+    let addr = says_and(b"VERSION 1.6.38\r\nEND\r\nEND\r\nEND\r\n", move |stream| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        drop(stream);
+    });
+    for connections in ["auto", "2"] {
+        let url = format!("memcached://{addr}?connections={connections}");
+        let connect = tokio::time::timeout(Duration::from_secs(5), open(&url));
+        let store = connect.await.expect("connecting does not end");
+        dials.store(0, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let dials = dials.load(Ordering::Relaxed);
+        assert!((1..=40).contains(&dials), "{connections}: {dials} dials in 2 s");
+        let error = one(&store, Op::get(key("k"), Want::VALUE)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }
 

@@ -83,7 +83,7 @@ impl Config {
     /// | option | values | default | meaning |
     /// |---|---|---|---|
     /// | `connections` | `auto`, 1 to 4 | `auto` | connections a server: one, and a second for reads while the first is busy; or so many, each for its share of the keys ([`Connections`]) |
-    /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection that owes a reply and is silent for twice as long is closed |
+    /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection that owes a reply and is silent for twice as long is closed, and one whose oldest reply is overdue by eight times as long, with none completed |
     /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
     /// | `hash` | `rendezvous`, `ketama` | `rendezvous` | how keys are spread; `ketama` as libmemcached does (`KETAMA_WEIGHTED`) |
     /// | `weights` | `1,2,…` | all 1 | one number of 1 to 100 a server |

@@ -4,12 +4,12 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::*;
-use larder_core::{ErrorKind, Eviction, Op, PutMode, Store, Ttl, TtlSupport, Want};
+use larder_core::{Ctx, ErrorKind, Eviction, Op, PutMode, Reply, Store, StoreExt, Ttl, TtlSupport, Want};
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_testkit::servers::{Memcached, Version};
 
@@ -201,4 +201,55 @@ async fn a_timeout_that_is_out_of_bounds_is_refused() {
             assert!(error.to_string().contains("it must be 1 to 600000 ms"), "{error}");
         }
     }
+}
+
+/// A server whose first connection answers with a value of so many bytes, one every five milliseconds; the others hold nothing.
+fn drips(value_bytes: usize) -> SocketAddr {
+    let is_first = AtomicBool::new(true);
+    says_and(b"VERSION 1.6.38\r\nEND\r\nEND\r\nEND\r\n", move |mut stream| {
+        let drips = is_first.swap(false, Ordering::Relaxed);
+        std::thread::spawn(move || {
+            while stream.read(&mut [0; 1_024]).is_ok_and(|bytes| bytes > 0) {
+                if !drips {
+                    let _ = stream.write_all(b"EN\r\n");
+                    continue;
+                }
+                let head = format!("VA {value_bytes} O0\r\n");
+                let _ = stream.write_all(head.as_bytes());
+                for at in 0..value_bytes {
+                    let end: &[u8] = if at + 1 == value_bytes { b"v\r\n" } else { b"v" };
+                    if stream.write_all(end).is_err() {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        });
+    })
+}
+
+/// Each byte is a sign of life, and none brings an answer nearer that anybody waits for.
+#[tokio::test]
+async fn a_server_whose_answer_drips_is_given_up_when_nobody_waits_for_it() {
+    let store = open(&format!("memcached://{}?timeout_ms=100&connections=1", drips(1_000_000))).await;
+    let start = Instant::now();
+    loop {
+        match one(&store, Op::get(key("k"), Want::VALUE)).await {
+            Ok(reply) => break assert_eq!(reply, Reply::Miss),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Timeout, "{error}"),
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "it is still waited for");
+    }
+    assert_eq!((store.stats().connections, store.stats().reconnects), (2, 1));
+}
+
+#[tokio::test]
+async fn a_value_that_comes_slowly_is_waited_for() {
+    let store = open(&format!("memcached://{}?timeout_ms=100&connections=1", drips(500))).await;
+    let get = Op::get(key("k"), Want::VALUE);
+    let start = Instant::now();
+    let item = store.run_one(Ctx::within(Duration::from_secs(60)), get).await.unwrap().into_item();
+    assert_eq!(item.unwrap().value.len(), 500);
+    assert!(start.elapsed() > Duration::from_secs(2), "it did not come slowly");
+    assert_eq!(store.stats().connections, 1);
 }

@@ -148,6 +148,9 @@ pub enum Connections {
     ///
     /// What was answered is seen by whatever is sent behind that, over each of them. But a read may overtake a write to its key that is under way in a batch which began with
     /// another key, one whose caller gave up included; only with 1 that is as with [`Auto`](Connections::Auto).
+    ///
+    /// All reach one server: while a connection lives, one to another server at the same address (behind a balancer, say), as far as both tell
+    /// who they are, is refused, and tried again after a pause. So there may be fewer.
     Exactly(usize),
 }
 

@@ -258,6 +258,12 @@ impl Node {
             if home.is_some_and(|home| !home.identity.is_same(&server.identity)) {
                 return Err(Error::new(ErrorKind::Unavailable, "the read lane reached another server than its home"));
             }
+            if home.is_none() && !self.is_one_of_the_others(&server.identity) {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "another connection to this address reaches another server",
+                ));
+            }
             fleet::check(&mut exchange, item, &self.shared.fingerprint, self.fleet_mode(home)).await?;
             Ok((exchange.peer(), exchange.finish()?, server))
         };
@@ -283,6 +289,13 @@ impl Node {
         }
         count(&self.shared.counters.connections, 1);
         Ok((conn, driver))
+    }
+
+    /// Whether a server is the one that the live connections have reached. Those of a server that is restarted end by themselves, so that
+    /// its next process is refused for no longer; where the newer were taken, two servers behind a balancer would take turns.
+    fn is_one_of_the_others(&self, identity: &Identity) -> bool {
+        let conns = self.conns.read();
+        conns.homes.iter().flatten().all(|conn| conn.is_closed() || conn.server.identity.is_same(identity))
     }
 
     /// How the server's list is treated at a dial: whoever claims does so at the first handshake, and from then on is a client like any other.

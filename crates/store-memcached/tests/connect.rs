@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use common::*;
 use larder_core::{Ctx, ErrorKind, Eviction, Op, PutMode, Reply, Store, StoreExt, Ttl, TtlSupport, Want};
 use larder_store_memcached::{Config, MemcachedStore};
+use larder_testkit::proxy::Proxy;
 use larder_testkit::servers::{Memcached, Version};
 
 /// A server that says the same to whatever it hears; it ends with the test process.
@@ -134,6 +135,47 @@ async fn a_time_that_no_clock_tells_is_as_none_told() {
     let end_s = request.split(' ').find_map(|word| word.strip_prefix('T')).unwrap().parse::<u64>().unwrap();
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     assert!(end_s.abs_diff(now_s + DAYS_31_S) <= 2, "{request}");
+}
+
+/// Where the server's times end one day the longest life falls by a second each second.
+#[tokio::test]
+async fn the_longest_life_that_is_told_can_be_asked_for_for_a_while() {
+    let greeting = b"VERSION 1.6.38\r\nEND\r\nSTAT time 2000000000\r\nEND\r\nEND\r\n";
+    let addr = says_and(greeting, |mut stream| {
+        let _ = stream.read(&mut [0; 1_024]);
+        let _ = stream.write_all(b"HD O0\r\n");
+    });
+    let store = open(&format!("memcached://{addr}")).await;
+    let told = store.profile().ttl_max;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let fell = told - store.profile().ttl_max;
+    assert_eq!(ok(&store, Op::put(key("k"), PutMode::Set, "v", Ttl::After(told))).await, Reply::Stored);
+    assert!((5..60).contains(&fell.as_secs()), "{fell:?} less are told 6 s later");
+}
+
+#[tokio::test]
+async fn connecting_takes_the_round_trips_that_are_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth");
+    std::fs::write(&file, "joe:secret\n").unwrap();
+    let (plain, asks) =
+        (Memcached::start(Version::New, &[]), Memcached::start(Version::New, &["-Y", file.to_str().unwrap()]));
+    let (to_plain, to_asks) = (Proxy::start(plain.addr()), Proxy::start(asks.addr()));
+    let other = Memcached::start(Version::New, &[]);
+    let fleet = format!("{},{}", to_plain.addr(), other.addr());
+    for (proxy, url, round_trips) in [
+        (&to_plain, format!("memcached://{}", to_plain.addr()), 1),
+        (&to_plain, format!("memcached://joe:secret@{}", to_plain.addr()), 2),
+        (&to_asks, format!("memcached://joe:secret@{}", to_asks.addr()), 3),
+        // The first leaves the list, the next finds it; claiming is one, too.
+        (&to_plain, format!("memcached://{fleet}"), 2),
+        (&to_plain, format!("memcached://{fleet}"), 1),
+        (&to_plain, format!("memcached://{fleet}?fleet=claim"), 2),
+    ] {
+        let before = proxy.counts().chunks;
+        let _store = open(&url).await;
+        assert_eq!(proxy.counts().chunks - before, round_trips, "{url}");
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Whether a server is reached, and who waits to know.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use larder_core::{Error, ErrorKind, Result};
@@ -21,6 +22,8 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub struct Health {
     state: Mutex<State>,
+    /// Whether a dial has ended, well or not.
+    has_dialled: AtomicBool,
     /// Wakes callers when a dial has ended, well or not.
     dialled: Notify,
 }
@@ -42,6 +45,7 @@ impl Health {
     /// A dial went well: there is a connection.
     pub fn up(&self) {
         *self.state.lock() = State::Up;
+        self.has_dialled.store(true, Ordering::Release);
         self.dialled.notify_waiters();
     }
 
@@ -54,6 +58,7 @@ impl Health {
         };
         *state = State::Down { since, error };
         drop(state);
+        self.has_dialled.store(true, Ordering::Release);
         self.dialled.notify_waiters();
     }
 
@@ -99,11 +104,11 @@ impl Health {
         }
     }
 
-    /// Waits for the end of the first dial.
+    /// Waits for the end of the first dial, whatever has become of its connection since.
     pub async fn first_dial(&self) {
         loop {
             let dialled = self.dialled.notified();
-            if !matches!(*self.state.lock(), State::Dialling) {
+            if self.has_dialled.load(Ordering::Acquire) {
                 return;
             }
             dialled.await;
@@ -131,6 +136,17 @@ mod tests {
         assert_eq!(late.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(health.connection(soon(), || Some(7)).await.unwrap(), 7, "what is there is taken, whatever is told");
         health.first_dial().await;
+    }
+
+    #[tokio::test]
+    async fn the_first_dial_has_ended_though_its_connection_was_lost_at_once() {
+        let health = Health::default();
+        let first = tokio::time::timeout(Duration::from_secs(5), health.first_dial());
+        let (waited, ()) = tokio::join!(first, async {
+            health.up();
+            health.lost();
+        });
+        waited.expect("it waits for another");
     }
 
     #[test]

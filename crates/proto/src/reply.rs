@@ -228,6 +228,12 @@ fn meta(line: &[u8], expect: &Expect) -> Result<Head, ProtocolError> {
     if opaque != Some(u64::from(expect.opaque)) && !(opaque.is_none() && status == b"EN") {
         return Err(ProtocolError::unexpected(&format!("the reply to another command than O{}", expect.opaque), line));
     }
+    // A hit brings what was asked for, or it is not the answer.
+    let is_hit = expect.shape == Shape::MetaGet && matches!(status, b"VA" | b"HD");
+    let wants = |part| expect.want.contains(part);
+    if is_hit && (wants(Want::CAS) && token.is_none() || wants(Want::VALUE) && value_bytes.is_none()) {
+        return Err(ProtocolError::unexpected("a hit without the value or the token that was asked for", line));
+    }
     let reply = match (expect.shape, status) {
         (Shape::MetaGet | Shape::MetaArith, b"VA") => {
             let value_bytes = value_bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(unexpected)?;

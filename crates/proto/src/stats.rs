@@ -6,6 +6,8 @@ use crate::line::{ProtocolError, first_line};
 
 /// The most lines a `stats` reply may have; memcached's have about 150.
 pub const STAT_LINES_MAX: usize = 2_000;
+/// The latest time that is taken for one: in 2106. What a server says beyond is no clock's.
+const TIME_S_MAX: u64 = u32::MAX as u64;
 
 /// A line of a reply that is not to an op, taken off the front of `received`; `None` until all of it is there.
 ///
@@ -64,7 +66,7 @@ pub struct Stats {
     pub durability: Option<String>,
     /// `incarnation`, of the settings, 16 hex digits that only Larder's own server says: two servers with one hold the same data.
     pub incarnation: Option<u64>,
-    /// `time`: the server's clock, in seconds since 1970.
+    /// `time`: the server's clock, in seconds since 1970; none that is over 32 bits.
     pub time_s: Option<u64>,
     /// `pid` of the server.
     pub pid: Option<u64>,
@@ -110,7 +112,7 @@ impl Stats {
             "durability" => self.durability = Some(value.to_owned()),
             "incarnation" => self.incarnation = u64::from_str_radix(value, 16).ok(),
             "maxbytes" => self.memory_bytes_max = value.parse().ok(),
-            "time" => self.time_s = value.parse().ok(),
+            "time" => self.time_s = value.parse().ok().filter(|time_s| *time_s <= TIME_S_MAX),
             "pid" => self.pid = value.parse().ok(),
             "uptime" => self.uptime_s = value.parse().ok(),
             _ => {}

@@ -307,8 +307,18 @@ fn what_belongs_to_another_op_is_an_error() {
         "V\r\n",
         "STORED\r\n",
         "\r\n",
+        // A hit without the value that was asked for.
+        "HD O9\r\n",
     ] {
         assert!(decode_with(Dialect::Meta, &get, bytes).is_err(), "{bytes:?}");
+    }
+    for (want, bytes) in [
+        (Want::CAS, "HD O9\r\n"),
+        (Want::CAS, "HD t-1 O9\r\n"),
+        (Want::VALUE | Want::CAS, "VA 1 O9\r\nx\r\n"),
+        (Want::VALUE | Want::CAS, "HD c7 O9\r\n"),
+    ] {
+        assert!(decode_with(Dialect::Meta, &Op::get(key("k"), want), bytes).is_err(), "{want:?}: {bytes:?}");
     }
     for bytes in [
         "VALUE q 0 1\r\nx\r\nEND\r\n",

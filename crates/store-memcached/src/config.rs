@@ -83,7 +83,7 @@ impl Config {
     /// | option | values | default | meaning |
     /// |---|---|---|---|
     /// | `connections` | `auto`, 1 to 4 | `auto` | connections a server: one, and a second for reads while the first is busy; or so many, each for its share of the keys ([`Connections`]) |
-    /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection that owes a reply and is silent for twice as long is closed |
+    /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection that owes a reply and is silent for twice as long is closed, and one whose oldest reply is overdue by eight times as long, with none completed |
     /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
     /// | `hash` | `rendezvous`, `ketama` | `rendezvous` | how keys are spread; `ketama` as libmemcached does (`KETAMA_WEIGHTED`) |
     /// | `weights` | `1,2,…` | all 1 | one number of 1 to 100 a server |
@@ -148,6 +148,9 @@ pub enum Connections {
     ///
     /// What was answered is seen by whatever is sent behind that, over each of them. But a read may overtake a write to its key that is under way in a batch which began with
     /// another key, one whose caller gave up included; only with 1 that is as with [`Auto`](Connections::Auto).
+    ///
+    /// All reach one server: while a connection lives, one to another server at the same address (behind a balancer, say), as far as both tell
+    /// who they are, is refused, and tried again after a pause. So there may be fewer.
     Exactly(usize),
 }
 

@@ -11,6 +11,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use larder_core::{Error, ErrorKind, Op};
+use larder_net::Backoff;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -29,6 +30,8 @@ pub(crate) struct Conn {
     /// The session of the cas tokens it reads.
     pub(crate) session: u64,
     pub(crate) server: ServerInfo,
+    /// When it had shaken hands.
+    pub(crate) begun: Instant,
     /// The address at the other end; `None` for a unix socket.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) limits: QueueLimits,
@@ -100,6 +103,11 @@ pub(crate) enum Reject {
 impl Conn {
     pub(crate) fn is_closed(&self) -> bool {
         self.traffic.is_closed()
+    }
+
+    /// Whether it was of no use: it ended soon, before it had answered anything.
+    pub(crate) fn was_barren(&self) -> bool {
+        !self.traffic.has_answered() && self.begun.elapsed() < Backoff::REDIAL.max
     }
 
     /// True if the op can go this way without looking further: it depends on no token, or on one that was read here.

@@ -26,6 +26,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// How many ticks without a new op stop the clock. Stopping it at the first would have the next op start it again, which
 /// costs more than the ticks do.
 const IDLE_TICKS_MAX: u32 = 100;
+/// For how many times as long as a server may be silent the oldest part may be overdue, and no reply complete: its bytes may come, but too slowly to be of use.
+const STALLS_OVERDUE_MAX: u32 = 4;
 /// Reads in a row after which the clock is looked at, though there is more to be read.
 const READS_IN_A_ROW: u32 = 16;
 /// How much is asked of the system in one read, at the least.
@@ -63,6 +65,8 @@ pub(crate) struct Driver {
     seen_opaque: u32,
     /// Since when the server owes an answer and has sent no byte.
     quiet_since: Option<Instant>,
+    /// Since when it owes one and has completed none.
+    owes_since: Option<Instant>,
     stall: Duration,
     /// What the callers are told if the task ends.
     cause: Error,
@@ -100,6 +104,7 @@ impl Driver {
             idle_ticks: 0,
             seen_opaque: 0,
             quiet_since: None,
+            owes_since: None,
             stall,
             cause: Error::new(ErrorKind::Unavailable, "the store was closed"),
         }
@@ -279,6 +284,9 @@ impl Driver {
         let mut answered = 0;
         let parsed = self.parse(written, &mut answered);
         self.quiet_since = None;
+        if answered > 0 {
+            self.owes_since = None;
+        }
         {
             let mut queue = conn.queue.lock();
             queue.unanswered_ops -= answered;
@@ -377,15 +385,26 @@ impl Driver {
         };
         wakers.into_iter().for_each(Waker::wake);
         if !owed {
-            self.quiet_since = None;
+            (self.quiet_since, self.owes_since) = (None, None);
             return Ok(());
         }
+        self.check_progress(now)
+    }
+
+    /// Gives up a server that owes replies and is silent, or so slow that nobody waits for them any more.
+    fn check_progress(&mut self, now: Instant) -> Result<()> {
+        let timeout = |detail: String| Err(Error::new(ErrorKind::Timeout, detail));
         let quiet_since = *self.quiet_since.get_or_insert(now);
-        if now.duration_since(quiet_since) < self.stall {
-            return Ok(());
+        if now.duration_since(quiet_since) >= self.stall {
+            return timeout(format!("the server sent nothing for {} ms and owes replies", self.stall.as_millis()));
         }
-        let error = format!("the server sent nothing for {} ms and owes replies", self.stall.as_millis());
-        Err(Error::new(ErrorKind::Timeout, error))
+        let owes_since = *self.owes_since.get_or_insert(now);
+        let Some(oldest) = self.inflight.front() else { return Ok(()) };
+        let limit = self.stall * STALLS_OVERDUE_MAX;
+        if now.saturating_duration_since(oldest.part.deadline.max(owes_since)) >= limit {
+            return timeout(format!("a reply that nobody waits for was not complete after {} ms", limit.as_millis()));
+        }
+        Ok(())
     }
 
     /// Ends the parts whose deadline has passed. Those that nobody has begun to write are taken out of the queue; the others

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -32,6 +33,7 @@ pub(crate) struct Node {
     conns: RwLock<Conns>,
     wanted: Wanted,
     pub(crate) health: Health,
+    barren: Mutex<Barren>,
     /// What the last handshake found.
     info: Mutex<Option<ServerInfo>>,
     /// A connection for questions about the server itself, kept from one time to the next; `None` before the first, and after one that was not answered in full.
@@ -40,6 +42,17 @@ pub(crate) struct Node {
     is_claimed: AtomicBool,
     /// Wakes the keeper when a connection was lost, or a lane is wanted.
     missing: Notify,
+}
+
+/// So many barren connections in a row are a server that is down.
+const BARREN_MAX: u32 = 3;
+
+/// Connections that ended soon after they had shaken hands, before they had answered anything: as bad as dials that fail.
+#[derive(Debug, Default)]
+struct Barren {
+    in_a_row: u32,
+    /// Why the last one ended, until there has been a pause for it.
+    cause: Option<Error>,
 }
 
 /// The connections to a server.
@@ -85,6 +98,7 @@ impl Node {
             conns: RwLock::new(Conns { homes, lane }),
             wanted: Wanted::new(),
             health: Health::default(),
+            barren: Mutex::default(),
             info: Mutex::new(None),
             questions: tokio::sync::Mutex::new(None),
             is_claimed: AtomicBool::new(false),
@@ -141,10 +155,11 @@ impl Node {
                 missing.await;
                 continue;
             };
+            self.rest_from_barren().await;
             match self.dial(None).await {
                 Ok((conn, driver)) => {
                     failures = 0;
-                    let told = TellNode(self.clone());
+                    let told = TellNode { node: self.clone(), conn: conn.clone() };
                     tasks.spawn(async move {
                         driver.run().await;
                         drop(told);
@@ -173,13 +188,49 @@ impl Node {
         }
     }
 
+    /// Waits as after a dial that failed, where the last connection was barren.
+    async fn rest_from_barren(&self) {
+        loop {
+            let (in_a_row, cause) = {
+                let mut barren = self.barren.lock();
+                let Some(cause) = barren.cause.take() else { return };
+                (barren.in_a_row, cause)
+            };
+            if in_a_row >= BARREN_MAX && self.conn(0).is_none() {
+                let detail = format!("{in_a_row} connections in a row ended before an answer: {}", cause.detail());
+                self.health.down(Error::new(ErrorKind::Unavailable, detail).source(cause));
+            }
+            let mut rest = pin!(tokio::time::sleep(Backoff::REDIAL.wait(in_a_row - 1)));
+            loop {
+                let missing = self.missing.notified();
+                let is_up = self.conn(0).is_some();
+                tokio::select! {
+                    () = &mut rest => break,
+                    () = missing, if is_up => {}
+                }
+                // The last one has gone, and everybody waits for a dial.
+                if self.conn(0).is_none() {
+                    break;
+                }
+            }
+        }
+    }
+
     /// A place without a live connection.
     fn vacant(&self) -> Option<usize> {
         let conns = self.conns.read();
         conns.homes.iter().position(|conn| conn.as_ref().is_none_or(|conn| conn.is_closed()))
     }
 
-    fn lost(&self) {
+    /// A connection has ended.
+    fn lost(&self, conn: &Conn) {
+        {
+            let mut barren = self.barren.lock();
+            *barren = match conn.was_barren() {
+                true => Barren { in_a_row: barren.in_a_row.saturating_add(1), cause: conn.queue.lock().closed.clone() },
+                false => Barren::default(),
+            };
+        }
         let mut conns = self.conns.write();
         for conn in &mut conns.homes {
             if conn.as_ref().is_some_and(|conn| conn.is_closed()) {
@@ -207,6 +258,12 @@ impl Node {
             if home.is_some_and(|home| !home.identity.is_same(&server.identity)) {
                 return Err(Error::new(ErrorKind::Unavailable, "the read lane reached another server than its home"));
             }
+            if home.is_none() && !self.is_one_of_the_others(&server.identity) {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "another connection to this address reaches another server",
+                ));
+            }
             fleet::check(&mut exchange, item, &self.shared.fingerprint, self.fleet_mode(home)).await?;
             Ok((exchange.peer(), exchange.finish()?, server))
         };
@@ -216,6 +273,7 @@ impl Node {
         let conn = Arc::new(Conn {
             session: next_session(),
             server,
+            begun: Instant::now(),
             peer,
             limits: QueueLimits { ops_max: config.queue_ops_max, bytes_max: config.queue_bytes_max },
             counters: self.shared.counters.clone(),
@@ -231,6 +289,13 @@ impl Node {
         }
         count(&self.shared.counters.connections, 1);
         Ok((conn, driver))
+    }
+
+    /// Whether a server is the one that the live connections have reached. Those of a server that is restarted end by themselves, so that
+    /// its next process is refused for no longer; where the newer were taken, two servers behind a balancer would take turns.
+    fn is_one_of_the_others(&self, identity: &Identity) -> bool {
+        let conns = self.conns.read();
+        conns.homes.iter().flatten().all(|conn| conn.is_closed() || conn.server.identity.is_same(identity))
     }
 
     /// How the server's list is treated at a dial: whoever claims does so at the first handshake, and from then on is a client like any other.
@@ -333,11 +398,14 @@ impl Tasks {
 }
 
 /// Tells the node that a connection has ended, even if its task did not end as it should.
-struct TellNode(Arc<Node>);
+struct TellNode {
+    node: Arc<Node>,
+    conn: Arc<Conn>,
+}
 
 impl Drop for TellNode {
     fn drop(&mut self) {
-        self.0.lost();
+        self.node.lost(&self.conn);
     }
 }
 

@@ -67,7 +67,7 @@ impl Identity {
 }
 
 impl ServerInfo {
-    /// The server's clock. It counts seconds, so that this may be off by one or two.
+    /// The server's clock. It counts seconds, so that this may be off by one or two; or by how long this machine was suspended meanwhile.
     pub(crate) fn now_s(&self, now: Instant) -> u64 {
         self.time.0 + now.saturating_duration_since(self.time.1).as_secs()
     }
@@ -236,8 +236,8 @@ pub(crate) struct Probed {
     pub(crate) item: Reply,
 }
 
-/// Finds out what the server is, and brings an item along. Authenticates if it asks for that. **Round trips: 1**, 2 where it was
-/// given a password, one more for a server of the classic dialect.
+/// Finds out what the server is, and brings an item along. Authenticates if it asks for that. **Round trips: 1**, one more each
+/// where it was given a password, where the server asked for it, and for a server of the classic dialect.
 pub(crate) async fn probe(exchange: &mut Exchange, config: &Config, item: &Op) -> Result<Probed> {
     // Whether the server wants the password is known from its first answer: one that does not would take it for an item.
     if let Some(auth) = &config.auth {

@@ -5,7 +5,7 @@
 //! so that it counts as one that promises neither.
 
 use std::iter::repeat_n;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use larder_core::native::Families;
 use larder_core::{Durability, Eviction, Key, Profile, Ranges, TtlSupport};
@@ -17,6 +17,11 @@ use crate::probe::ServerInfo;
 
 /// How many ops one batch may have, where the queue of a connection takes as many.
 pub const BATCH_OPS_MAX: usize = 16_384;
+
+/// A profile is put together anew after so long: where the servers' times end one day, the longest life falls.
+pub(crate) const FRESH: Duration = Duration::from_secs(5);
+/// By how much less than the longest life is promised, so that it can still be asked for by who has read the profile some time ago.
+const TTL_MARGIN_S: u64 = 30;
 
 /// How many ops one batch may have: not more than may wait for a connection.
 pub(crate) fn batch_ops_max(config: &Config) -> usize {
@@ -49,7 +54,7 @@ pub(crate) fn aggregate(infos: &[ServerInfo], config: &Config) -> Profile {
         // The classic dialect ends the item's life by a `cas`.
         delete_cas: all(|server| server.cas && (server.dialect.is_meta() || server.ttl)),
         ttl: if ttl { TtlSupport::Seconds } else { TtlSupport::None },
-        ttl_max: infos.iter().map(|info| ttl_max(info.now_s(now))).min().unwrap_or_default(),
+        ttl_max: infos.iter().map(|info| ttl_max(info.now_s(now) + TTL_MARGIN_S)).min().unwrap_or_default(),
         remaining_ttl: meta && ttl,
         arith_initial: meta,
         ranges: if all(|server| server.cas) { Ranges::ByCas } else { Ranges::No },

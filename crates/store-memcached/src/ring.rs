@@ -20,9 +20,10 @@
 //! # Ketama
 //! As libmemcached does it with `KETAMA_WEIGHTED` (and so pylibmc and PHP's memcached, which wrap it): each server has
 //! `floor(weight / total weights * 40 * servers) * 4` points on a ring of 32 bits, from the MD5 of `name-0`, `name-1`, and so on, four points a
-//! digest; a key's MD5 begins with its place; the server is the one with the first point at or after it. Further ranks are the next other
-//! servers on the ring, and then those whose share is too small for a point, by their names as in the URL. The name that is hashed is
-//! `host:port` without brackets, `host` alone on port 11211, and `path:0` for a unix socket.
+//! digest; a key's MD5 begins with its place; the server is the one with the first point at or after it, and of
+//! several with that very point the one whose name in the URL sorts first. Further ranks are the next other servers on the ring, and then those
+//! whose share is too small for a point, by their names as in the URL. The name that is hashed is `host:port` without brackets, `host` alone on
+//! port 11211, and `path:0` for a unix socket.
 
 use std::collections::HashSet;
 
@@ -151,7 +152,8 @@ fn ketama_points(servers: &[Server]) -> Vec<(u32, u16)> {
             }
         }
     }
-    points.sort_unstable();
+    // Where two coincide, by name: places are the caller's own.
+    points.sort_unstable_by_key(|(point, place)| (*point, servers[usize::from(*place)].name.as_str()));
     points
 }
 
@@ -264,6 +266,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Two of them have a point in common, which is a matter of chance: one of some hundred thousand pairs does.
+    #[test]
+    fn the_order_of_the_list_does_not_matter_where_points_coincide() {
+        let mut owners: BTreeMap<u32, String> = BTreeMap::new();
+        let mut met = 0;
+        for number in 0..1_500 {
+            let name = format!("n{number}");
+            for (point, _) in ketama_points(&[Server::tcp(&name, 11211)]) {
+                let Some(other) = owners.insert(point, name.clone()).filter(|other| *other != name) else { continue };
+                let list = [Server::tcp(&other, 11211), Server::tcp(&name, 11211)];
+                let turned = [list[1].clone(), list[0].clone()];
+                let rings = [Ring::new(&list, Hash::Ketama), Ring::new(&turned, Hash::Ketama)];
+                let points = ketama_points(&list);
+                for key in keys() {
+                    let digest: [u8; 16] = Md5::digest(&key).into();
+                    let place = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
+                    let first = points.partition_point(|(point, _)| *point < place);
+                    met += u32::from(points.get(first).is_some_and(|(first, _)| *first == point));
+                    let at = rings.each_ref().map(|ring| ring.server(key.as_bytes(), 0).unwrap());
+                    assert_eq!(list[at[0]].name, turned[at[1]].name, "{key}");
+                }
+                if met > 0 {
+                    return;
+                }
+            }
+        }
+        panic!("no key came to a point of two");
     }
 
     #[test]

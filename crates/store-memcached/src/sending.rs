@@ -4,9 +4,12 @@
 //! |---|---|---|
 //! | the connection ended before its first byte was handed to the system | sent again | sent again |
 //! | the connection ended later | sent again, once | error, effect unknown |
-//! | the deadline passed before the first byte | error, not applied | error, not applied |
+//! | the deadline passed while it waited in the queue | error, not applied | error, not applied |
 //! | the deadline passed later | error, not applied | error, effect unknown |
 //! | the token's connection is gone | | `Exists`, not sent |
+//!
+//! The connection's task takes all that waits out of the queue at one time, and writes it whole, so that an op behind a large value is past the
+//! queue before its first byte is written: if its deadline passes there, it is sent all the same.
 //!
 //! Ops on one key take effect in the order of the batch. So of what may be sent again two things are not, and fail as not applied: a
 //! read before a write on its key whose effect is unknown, since it could find what came behind it, and a write behind one, since it

@@ -14,7 +14,7 @@ use crate::conn::Enqueued;
 use crate::counters::{Counters, Stats};
 use crate::fleet::Fingerprint;
 use crate::node::{Node, Shared};
-use crate::profile::{aggregate, batch_ops_max};
+use crate::profile::{FRESH, aggregate, batch_ops_max};
 use crate::ring::{Ring, fnv};
 use crate::sending::{Places, Sending, ordered};
 use larder_net::{Connector, all_of};
@@ -32,13 +32,16 @@ use larder_net::{Connector, all_of};
 /// - Dropping a future leaves the connection in step. Ops that wait in the queue are sent all the same.
 /// - Deadlines are looked at every 10 ms, so that an op may end that much late.
 /// - There is no failover: rehashing would split a lock in two. Ops of a server that is down fail at once, naming it, while one
-///   prober redials with jittered backoff (5 ms to 2 s).
+///   prober redials with jittered backoff (5 ms to 2 s). One that ends three connections in a row within 2 s, before an answer, is down.
 ///
 /// # Limits
 /// - Keys that are not printable ASCII take base64, and so 186 bytes at the most; the classic dialect refuses them.
 /// - A value that is too large for the server is refused before it is sent. If the server runs out of memory, a plain set **and any
 ///   put under a binary key** loses the item that was there (the error's effect is `Unknown`); the other modes keep it.
-/// - A life above 30 days is counted by the server's clock, read at the handshake: it may be off by two seconds.
+/// - A life above 30 days is counted by the server's clock, read at the handshake: it may be off by two seconds. From then to the next handshake it is also
+///   off by what the server's clock is set, and by how long the client's machine is suspended. Of a server that tells no time the client's clock is taken.
+/// - Tokens hold as long as a connection: behind a proxy that speaks memcached itself (mcrouter, for one) it outlives the servers, which count tokens from 1
+///   again when they are restarted. One of before may match what was stored since, so **conditional writes through such a proxy are not safe** over that.
 /// - The queue of a connection is bounded in ops and bytes and never blocks: over it, ops fail with
 ///   [`ErrorKind::Unavailable`], unsent. What finds nothing that waits is taken whatever its size. The profile promises no batch of
 ///   more ops and no item of more bytes than may wait.
@@ -58,8 +61,15 @@ pub struct MemcachedStore {
     ring: Ring,
     shared: Arc<Shared>,
     keepers: Vec<JoinHandle<()>>,
-    /// The profile, and how many handshakes there had been when it was put together.
-    profile: Mutex<(u64, Arc<Profile>)>,
+    profile: Mutex<Told>,
+}
+
+/// The profile, and when it was put together.
+struct Told {
+    /// How many handshakes there had been.
+    handshakes: u64,
+    at: Instant,
+    profile: Arc<Profile>,
 }
 
 impl std::fmt::Debug for MemcachedStore {
@@ -78,7 +88,8 @@ impl Drop for MemcachedStore {
 
 impl MemcachedStore {
     /// Connects to every server, all at once, and shakes hands. Runs on the tokio runtime it is called on, and needs it for as
-    /// long as it lives. **Round trips: 3** a server, more where it has to authenticate or is found to be an old one.
+    /// long as it lives. **Round trips: 1** a server, after those of TCP and TLS; one more each where a password is given, where the server asks for it,
+    /// where it is found to be an old one, and where the list is left on it or claimed.
     ///
     /// A fleet of which some servers are down connects: ops on those fail until they are back.
     ///
@@ -103,7 +114,8 @@ impl MemcachedStore {
         let servers = shared.config.servers.iter();
         let nodes: Vec<Arc<Node>> = servers.map(|server| Arc::new(Node::new(server.clone(), shared.clone()))).collect();
         let keepers = nodes.iter().map(|node| tokio::spawn(node.clone().keep())).collect();
-        let profile = Mutex::new((0, Arc::new(aggregate(&[], &shared.config))));
+        let profile = Arc::new(aggregate(&[], &shared.config));
+        let profile = Mutex::new(Told { handshakes: 0, at: Instant::now(), profile });
         let store = MemcachedStore { nodes, ring, shared, keepers, profile };
         let mut down = Vec::new();
         for node in &store.nodes {
@@ -227,12 +239,13 @@ impl MemcachedStore {
 impl Store for MemcachedStore {
     fn profile(&self) -> Arc<Profile> {
         let handshakes = self.shared.counters.connections.load(Ordering::Relaxed);
-        let mut profile = self.profile.lock();
-        if profile.0 != handshakes {
+        let mut told = self.profile.lock();
+        if told.handshakes != handshakes || told.at.elapsed() >= FRESH {
             let infos: Vec<_> = self.nodes.iter().filter_map(|node| node.info()).collect();
-            *profile = (handshakes, Arc::new(aggregate(&infos, &self.shared.config)));
+            let profile = Arc::new(aggregate(&infos, &self.shared.config));
+            *told = Told { handshakes, at: Instant::now(), profile };
         }
-        profile.1.clone()
+        told.profile.clone()
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {

@@ -73,6 +73,11 @@ impl Traffic {
         self.answered.store(part, Relaxed);
     }
 
+    /// Whether a part has been answered.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered.load(Relaxed) > 0
+    }
+
     pub(crate) fn overdue(&self, part: u64) {
         self.overdue.store(part, Relaxed);
     }

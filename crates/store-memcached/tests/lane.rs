@@ -309,6 +309,34 @@ async fn a_lane_that_reaches_another_server_is_not_used() {
     assert_eq!(store.stats().lanes, 0);
 }
 
+/// Keys would be on two servers, by the batch that they are in.
+#[tokio::test]
+async fn connections_that_reach_different_servers_are_not_used_side_by_side() {
+    let mut first = Memcached::start(Version::New, &[]);
+    let second = Memcached::start(Version::New, &[]);
+    let addr = balancer(first.addr(), second.addr()).await;
+    let store = open(&format!("memcached://{addr}?connections=2")).await;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.stats().dials_failed < 2 {
+        assert!(Instant::now() < deadline, "there are {:?}", store.stats());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    fill(&store).await;
+    let gets = (0..KEYS).map(|at| Op::get(key(format!("k{at}")), Want::VALUE));
+    for (at, reply) in all(&store, gets).await.into_iter().enumerate() {
+        assert_eq!(reply.unwrap().into_item().expect("it is on the other server").value, format!("v{at}"));
+    }
+    assert_eq!(store.stats().connections, 1);
+
+    // Where the one that was there first has gone, what comes next is taken, whoever it is.
+    first.kill9();
+    while store.stats().connections < 3 {
+        assert!(Instant::now() < deadline, "there are {:?}", store.stats());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(value(&store, "k0").await, None);
+}
+
 #[tokio::test]
 async fn a_fleet_has_a_lane_for_each_busy_server() {
     let servers: Vec<Memcached> = (0..2).map(|_| Memcached::start(Version::New, &[])).collect();

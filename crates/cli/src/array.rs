@@ -16,7 +16,8 @@ use crate::session::Session;
 pub(crate) enum ArrayVerb {
     /// Append elements to the array, which is created if need be
     #[command(after_help = "\
-Prints nothing. The elements keep their order; those of standard input (`-`, one a line) go out 1024 at a time, one batch after the other.
+Prints nothing. The elements keep their order; those of standard input (`-`, one a line) go out 1024 at a time, one batch after the other. \
+An error says how many of them were pushed before it; if any were, the exit code is 7, as all of them once more would push these twice.
 
 With --shards, an array that is created is spread over that many keys: then the order holds within a key only, and it can hold more than \
 one item of the store.
@@ -175,7 +176,7 @@ async fn push(session: &Session, args: &ArrayPush) -> Result<(), Failure> {
         Source::Stdin => {
             let (mut batches, mut done) = (read_batches(), 0);
             while let Some(batch) = batches.recv().await {
-                let so_far = |failure: Failure| failure.after(&format!("{done} elements of standard input are pushed"));
+                let so_far = |failure: Failure| failure.after_some(done, "elements of standard input are pushed");
                 let batch = batch.map_err(so_far)?;
                 let count = batch.len();
                 array.push(batch).await.map_err(|error| so_far(error.into()))?;

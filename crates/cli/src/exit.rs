@@ -37,9 +37,12 @@ pub(crate) const CODES: [(&str, &str); 13] = [
     ("5", "the lock was not obtained in time, or was lost while the command ran; a claim of a queue is over"),
     (
         "6",
-        "the store cannot be reached or does not answer, or somebody else's rebuild outlasted the wait; nothing was changed",
+        "the store cannot be reached or does not answer, or somebody else's rebuild outlasted the wait; nothing was changed but what the error says is done",
     ),
-    ("7", "the outcome is unknown: it may have happened, or may yet; read before you try again"),
+    (
+        "7",
+        "the outcome is unknown: it may have happened, or may yet; or a part is done that counts twice if it is done again; read before you try again",
+    ),
     ("8", "refused: full, out of range, another kind of structure, too many writers, or unsupported"),
     ("70", "the store or larder misbehaved"),
     ("126", "`lock run`, `cache get`, `queue work`: the command cannot be run"),
@@ -90,6 +93,11 @@ const WITNESSED: &str =
 /// What a folder of a newer layout tells.
 const NEWER: &str = "a newer larder has written it, and nothing was changed: use that one";
 
+/// What to do where a part is done, and all of it would do that twice.
+const TWICE: &str = "what is done counts twice if it is done again: read before you try again";
+/// What a reader that went away tells.
+const UNREAD: &str = "nobody reads what is printed";
+
 /// Why the command failed, for people and for machines.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -97,6 +105,17 @@ pub(crate) struct Failure {
     kind: &'static str,
     message: String,
     hint: Option<String>,
+    /// True where nobody need be told.
+    is_silent: bool,
+}
+
+/// Which of several failures is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Gravity {
+    /// Only the reader of standard output has gone.
+    Unread,
+    Failed,
+    Unknown,
 }
 
 impl Failure {
@@ -106,7 +125,7 @@ impl Failure {
     }
 
     pub(crate) fn new(exit: Exit, kind: &'static str, message: impl Into<String>) -> Failure {
-        Failure { exit: exit as u8, kind, message: message.into(), hint: None }
+        Failure { exit: exit as u8, kind, message: message.into(), hint: None, is_silent: false }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
@@ -164,6 +183,47 @@ impl Failure {
         self
     }
 
+    /// The same of elements that are acted on one by one, if any is done.
+    #[must_use]
+    pub(crate) fn after_part(self, done: usize, all: usize) -> Failure {
+        if done == 0 { self } else { self.after(&format!("{done} of {all} elements are done")) }
+    }
+
+    /// The same of what counts twice if it is done again: to who does all of it again the outcome is unknown as soon as anything is done.
+    #[must_use]
+    pub(crate) fn after_some(self, done: usize, what: &str) -> Failure {
+        self.after(&format!("{done} {what}")).with_some_done(done > 0)
+    }
+
+    /// The same where it is said already how much is done.
+    #[must_use]
+    pub(crate) fn with_some_done(self, is_any_done: bool) -> Failure {
+        // A reader that went away keeps nothing from being done.
+        let is_partial = is_any_done && self.gravity() == Gravity::Failed;
+        if is_partial { self.exiting(Exit::Unknown as u8).hint(TWICE) } else { self }
+    }
+
+    /// Of two failures the one that is told: the graver, or else the first.
+    #[must_use]
+    fn or_graver(self, next: Failure) -> Failure {
+        if next.gravity() > self.gravity() { next } else { self }
+    }
+
+    fn gravity(&self) -> Gravity {
+        match self.exit {
+            Failure::PIPE_EXIT => Gravity::Unread,
+            exit if exit == Exit::Unknown as u8 => Gravity::Unknown,
+            _ => Gravity::Failed,
+        }
+    }
+
+    /// That of a verb that changes things: what is done is said, also where a reader that went away is all that failed.
+    #[must_use]
+    pub(crate) fn of_a_change(mut self) -> Failure {
+        self.is_silent = false;
+        if self.message == UNREAD { self.after("what was asked for is done") } else { self }
+    }
+
     /// True if the store lacks what was asked of it.
     pub(crate) fn is_unsupported(&self) -> bool {
         self.kind == ErrorKind::Unsupported.as_str()
@@ -176,8 +236,7 @@ impl Failure {
 
     /// Prints it to standard error and gives the exit code.
     pub(crate) fn report(&self, json: bool) -> ExitCode {
-        // A reader that went away is no failure: what it read was right.
-        if self.exit != Failure::PIPE_EXIT {
+        if !self.is_silent {
             let shown = if json { self.json() } else { self.text() };
             say(&shown);
         }
@@ -188,7 +247,7 @@ impl Failure {
     const PIPE_EXIT: u8 = 141;
 
     fn json(&self) -> String {
-        let Failure { exit, kind, message, hint } = self;
+        let Failure { exit, kind, message, hint, .. } = self;
         json!({"error": {"kind": kind, "message": message, "hint": hint, "exit_code": exit}}).to_string()
     }
 
@@ -227,9 +286,19 @@ fn of_a_file(error: &larder::Error, cause: &io::Error) -> Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Failure::new(Exit::Internal, "pipe", "nobody reads").exiting(Failure::PIPE_EXIT);
+            // It is no failure: what was read was right.
+            let unread = Failure::new(Exit::Internal, "pipe", UNREAD).exiting(Failure::PIPE_EXIT);
+            return Failure { is_silent: true, ..unread };
         }
         Failure::new(Exit::Internal, "i/o", error.to_string())
+    }
+}
+
+/// What came of two things that were done at once, where one failure is told.
+pub(crate) fn graver(first: Result<(), Failure>, next: Result<(), Failure>) -> Result<(), Failure> {
+    match (first, next) {
+        (Err(first), Err(next)) => Err(first.or_graver(next)),
+        (first, next) => first.and(next),
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, graver};
 use crate::output::argument;
 
 /// How many elements of standard input go out together.
@@ -138,27 +138,29 @@ impl Numbered {
 /// How many elements of a batch are acted on at once, where each takes round trips of its own: each must be done within --timeout.
 const AT_ONCE_MAX: usize = 128;
 
-/// Acts on each element, several at once.
+/// Acts on each element, several at once, or until one fails: what is under way then is waited for.
 pub(crate) async fn each_at_once<T, F>(
-    elements: impl IntoIterator<Item = T>,
+    elements: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
     act: impl Fn(T) -> F,
 ) -> Result<(), Failure>
 where
     F: Future<Output = larder::Result<()>> + Send + 'static,
 {
     let mut under_way: JoinSet<larder::Result<()>> = JoinSet::new();
-    for element in elements {
-        if under_way.len() >= AT_ONCE_MAX
-            && let Some(outcome) = under_way.join_next().await
-        {
-            outcome.map_err(io::Error::other)??;
+    let mut elements = elements.into_iter().fuse();
+    let (mut outcome, mut done, all) = (Ok(()), 0, elements.len());
+    loop {
+        let is_free = outcome.is_ok() && under_way.len() < AT_ONCE_MAX;
+        if let Some(element) = is_free.then(|| elements.next()).flatten() {
+            under_way.spawn(act(element));
+            continue;
         }
-        under_way.spawn(act(element));
+        let Some(next) = under_way.join_next().await else { break };
+        let next = next.map_err(|error| io::Error::other(error).into()).and_then(|next| Ok(next?));
+        done += usize::from(next.is_ok());
+        outcome = graver(outcome, next);
     }
-    while let Some(outcome) = under_way.join_next().await {
-        outcome.map_err(io::Error::other)??;
-    }
-    Ok(())
+    outcome.map_err(|failure| failure.after_part(done, all))
 }
 
 /// Calls `act` with the elements: once with those of the command line, or with a batch of standard input at a time, several at
@@ -279,8 +281,7 @@ impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
             }
         }
         while !self.under_way.is_empty() {
-            let next = self.take_one().await;
-            outcome = outcome.and(next);
+            outcome = graver(outcome, self.take_one().await);
         }
         let done = self.done.elements;
         drop(self);
@@ -608,5 +609,55 @@ mod tests {
         let outcome = tokio::time::timeout(Duration::from_secs(10), failing).await;
         assert!(outcome.expect("it waits for more").unwrap_err().message().contains("refused"));
         drop(sender);
+    }
+
+    /// What fails after so many milliseconds.
+    async fn fails(after_ms: u64, error: larder::Error) -> larder::Result<()> {
+        tokio::time::sleep(Duration::from_millis(after_ms)).await;
+        Err(error)
+    }
+
+    fn unreachable() -> larder::Error {
+        larder::Error::new(larder::ErrorKind::Unavailable, "refused")
+    }
+
+    fn unknown() -> larder::Error {
+        larder::Error::new(larder::ErrorKind::Timeout, "lost").effect(larder::Effect::Unknown)
+    }
+
+    #[tokio::test]
+    async fn of_batches_that_fail_at_once_one_whose_outcome_is_unknown_is_told() {
+        for (first, second) in [(unreachable(), unknown()), (unknown(), unreachable())] {
+            let (sender, receiver) = mpsc::channel(BATCHES_UNDER_WAY_MAX);
+            for line in [b"a", b"b"] {
+                sender.try_send(Ok(vec![line.to_vec()])).unwrap();
+            }
+            drop(sender);
+            let act = |batch: Elements| {
+                let error = if batch[0] == b"a" { first.clone() } else { second.clone() };
+                async { Ok(fails(50, error).await?) }
+            };
+            let failure = turns(|()| Ok(())).run(receiver, act).await.unwrap_err();
+            assert_eq!(failure.exit, 7);
+            assert!(
+                failure.message().starts_with("0 elements of standard input are done, others may be: timeout: lost")
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn of_elements_that_fail_at_once_one_whose_outcome_is_unknown_is_told_and_how_many_are_done() {
+        for at in [1, 100] {
+            let act = |n| async move {
+                match n {
+                    0 => fails(at, unreachable()).await,
+                    1 => fails(51, unknown()).await,
+                    _ => Ok(()),
+                }
+            };
+            let failure = each_at_once(0..10u32, act).await.unwrap_err();
+            assert_eq!(failure.exit, 7);
+            assert!(failure.message().starts_with("8 of 10 elements are done: timeout: lost"));
+        }
     }
 }

@@ -41,10 +41,21 @@ use anstream::ColorChoice;
 use clap::{ColorChoice as ClapColorChoice, CommandFactory, FromArgMatches};
 use serde_json::json;
 
-use crate::args::{Cli, Command, Named};
+use crate::args::{Cli, Command, CounterVerb, LockVerb, Named, SetVerb};
+use crate::array::ArrayVerb;
+use crate::cache::CacheVerb;
 use crate::exit::{Exit, Failure};
+use crate::log::LogVerb;
+use crate::lookup::LookupVerb;
 use crate::output::{Out, bytes};
+use crate::queue::LineVerb;
+use crate::records::RecordsVerb;
 use crate::session::{Makes, Session};
+use crate::sharded::{HashVerb, ShardedSetVerb};
+use crate::table::TableVerb;
+use crate::top::TopVerb;
+use crate::unique::UniqueVerb;
+use crate::visitors::VisitorsVerb;
 
 /// The whole command: arguments, standard input and output are the process's own.
 pub fn main() -> ExitCode {
@@ -56,9 +67,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let json = cli.common.json;
+    let (json, changes) = (cli.common.json, changes(&cli.command));
     match start(cli) {
         Ok(code) => ExitCode::from(code),
+        Err(failure) if changes => failure.of_a_change().report(json),
         Err(failure) => failure.report(json),
     }
 }
@@ -203,6 +215,32 @@ fn makes(command: &Command) -> Makes {
             Makes::Nothing
         }
         _ => Makes::Store,
+    }
+}
+
+/// True if it changes things: what is done is worth a word, also when all that failed is a reader that went away. Not so of what prints for another command (`lock run`, `cache get`, `queue work`).
+fn changes(command: &Command) -> bool {
+    match command {
+        Command::Lock(verb) => matches!(verb, LockVerb::Release { .. }),
+        Command::Counter(verb) => matches!(verb, CounterVerb::Add(_) | CounterVerb::Reset(_)),
+        Command::Set(verb) => matches!(verb, SetVerb::Add(_) | SetVerb::Remove(_) | SetVerb::Compact(_)),
+        Command::Array(verb) => !matches!(verb, ArrayVerb::Get(_) | ArrayVerb::Stat(_)),
+        Command::Cache(verb) => matches!(verb, CacheVerb::Invalidate(_)),
+        Command::Visitors(verb) => matches!(verb, VisitorsVerb::Hit(_)),
+        Command::Unique(verb) => matches!(verb, UniqueVerb::Add(_) | UniqueVerb::Forget(_)),
+        Command::Lookup(verb) => matches!(verb, LookupVerb::Build(_)),
+        Command::Records(RecordsVerb::Bits(bits)) => bits.on || bits.off,
+        Command::Records(verb) => matches!(verb, RecordsVerb::Define(_) | RecordsVerb::Set(_)),
+        Command::Hash(verb) => matches!(verb, HashVerb::Set(_) | HashVerb::Remove(_)),
+        Command::ShardedSet(verb) => matches!(verb, ShardedSetVerb::Add(_) | ShardedSetVerb::Remove(_)),
+        Command::Top(top) => matches!(top.verb, Some(TopVerb::Set(_) | TopVerb::Add(_) | TopVerb::Remove(_))),
+        Command::Table(verb) => matches!(verb, TableVerb::Put(_) | TableVerb::Remove(_)),
+        Command::Log(verb) => matches!(verb, LogVerb::Put(_)),
+        Command::Queue(verb) | Command::Stack(verb) => {
+            !matches!(verb, LineVerb::Len(_) | LineVerb::Stat(_) | LineVerb::Work(_))
+        }
+        Command::Reshard(_) | Command::Drop(_) | Command::Import(_) | Command::Restore(_) => true,
+        _ => false,
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) struct LogTail {
 const PUT_HELP: &str = "\
 Prints nothing. An event is any bytes, on standard input any but the end of a line. TIME is a time such as 2026-11-21T14:00:00Z, an age \
 such as 5m (five minutes ago), or @ and milliseconds since 1970. A time that is older than the retention, or more than five minutes \
-ahead, is refused, and nothing is put.
+ahead, is refused, and nothing is put. An error says how many events of standard input were put before it; if any were, the exit code is 7, as all of them once more would put these twice.
 
 Round trips: open 1 (3 when the log is created), put 1, 2 for the first event of a chunk; 2 in all, 3 for the first of a chunk, 5 when the log is created.
 
@@ -191,7 +191,7 @@ async fn put(session: &Session, args: &LogPut) -> Result<Exit, Failure> {
     let mut batches = read_batches();
     let mut done = 0;
     while let Some(batch) = batches.recv().await {
-        let so_far = |failure: Failure| failure.after(&format!("{done} events of standard input are put"));
+        let so_far = |failure: Failure| failure.after_some(done, "events of standard input are put");
         let batch = batch.map_err(so_far)?;
         let time_ms = time_ms();
         let put = log.put_all(batch.iter().map(|event| (time_ms, event))).await;

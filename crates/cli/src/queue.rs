@@ -117,7 +117,7 @@ pub(crate) struct Push {
 }
 
 const PUSH_HELP: &str = "\
-Prints nothing. Items of standard input are pushed in their order. An error says how many were pushed before it. At the limit of bytes: exit code 8.
+Prints nothing. Items of standard input are pushed in their order. An error says how many were pushed before it; if any were, the exit code is 7, as all of them once more would push these twice. At the limit of bytes: exit code 8.
 
 Round trips: open 2 (4 when it is created), push 1 for each 1,000 items or 16 KiB, and 2 more where a segment is opened; 3 in all for a few items, 5 when it is created.
 
@@ -333,7 +333,7 @@ async fn push(session: &Session, which: Which, args: &Push) -> Result<Exit, Fail
         // One batch after the other, unlike elements of a set: their order matters.
         let (mut batches, mut done) = (read_batches(), 0);
         while let Some(batch) = batches.recv().await {
-            let batch = batch.map_err(|failure| failure.after(&format!("{done} items are pushed")))?;
+            let batch = batch.map_err(|failure| failure.after_some(done, PUSHED))?;
             push_parts(&line, batch, &mut done).await?;
         }
         return Ok(Exit::Ok);
@@ -341,6 +341,9 @@ async fn push(session: &Session, which: Which, args: &Push) -> Result<Exit, Fail
     push_parts(&line, items, &mut 0).await?;
     Ok(Exit::Ok)
 }
+
+/// Of so many items.
+const PUSHED: &str = "items are pushed";
 
 /// Pushes items a write at a time: so it is known of each whether it is there.
 async fn push_parts(line: &Line, items: Elements, done: &mut usize) -> Result<(), Failure> {
@@ -354,7 +357,7 @@ async fn push_parts(line: &Line, items: Elements, done: &mut usize) -> Result<()
         if items.peek().is_none_or(is_full) {
             let count = part.len();
             let pushed = line.push_all(std::mem::take(&mut part)).await;
-            pushed.map_err(|error| Failure::from(error).after(&format!("{done} items are pushed")))?;
+            pushed.map_err(|error| Failure::from(error).after_some(*done, PUSHED))?;
             *done += count;
             bytes = 0;
         }

@@ -299,9 +299,12 @@ async fn remove(session: &Session, args: &TableKeys) -> Result<(), Failure> {
     let all = for_each_batch(source, |keys| {
         let table = table.clone();
         async move {
-            for key in keys {
-                let removed = table.remove(&key).await?;
-                out.answer("", &json!({"key": bytes(&key), "removed": removed}))?;
+            let all = keys.len();
+            for (done, key) in keys.iter().enumerate() {
+                let removed = table.remove(key).await;
+                let removed = removed.map_err(|error| Failure::from(error).after_part(done, all))?;
+                let told = out.answer("", &json!({"key": bytes(key), "removed": removed}));
+                told.map_err(|failure| failure.after_part(done + 1, all))?;
             }
             Ok(())
         }

@@ -47,7 +47,8 @@ Examples:
 Prints the new score of each, in their order; one that is not there begins at 0, and the sorted set is created as `top set` does. `-` alone reads lines from standard input: a \
 member, a tab, a number.
 
-Each add counts once. Should a reply be lost and the outcome not be found out, the exit code says so: then adding again may count twice.
+Each add counts once. Should a reply be lost and the outcome not be found out, or should something fail once some lines of standard input are done, the exit code is 7: adding \
+again may count twice.
 
 Round trips: open 2 (4 when it is created), add 2 for every batch, 3 where it changes an end.
 
@@ -265,11 +266,14 @@ async fn add(session: &Session, args: &TopSet) -> Result<(), Failure> {
         }
     };
     // A line tells the score as it is after it.
-    for_each_batch_by_key(BATCH, source, Some(member_of), add, |(entries, scores)| {
+    let mut is_any_done = false;
+    let added = for_each_batch_by_key(BATCH, source, Some(member_of), add, |(entries, scores)| {
+        is_any_done = true;
         let answer = |((member, _), score): (&(Vec<u8>, f64), f64)| (text(score), object(member, Some(score)));
         out.answers(entries.iter().zip(scores).map(answer))
     })
-    .await
+    .await;
+    added.map_err(|failure| failure.with_some_done(is_any_done))
 }
 
 async fn get(session: &Session, args: &TopMembers) -> Result<Exit, Failure> {

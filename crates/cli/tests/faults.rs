@@ -5,10 +5,11 @@ mod common;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::process::Stdio;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use common::{larder, on, on_with_input, until, wait};
+use common::{Done, larder, on, on_with_input, until, wait};
 use larder_testkit::proxy::{Fault, Proxy, Then};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
@@ -320,4 +321,59 @@ fn said_by_anything(answer: &'static [u8]) -> SocketAddr {
         }
     });
     addr
+}
+
+/// What a verb says that reads lines, on a server that is cut off behind the first of them. `look` tells when that one is there, by `shown`.
+fn cut_off_behind_the_first_line(line: &str, look: &str, shown: &str) -> Done {
+    let server = Memcached::start(Version::New, &[]);
+    let proxy = Proxy::start(server.addr());
+    let url = format!("memcached://{}", proxy.addr());
+    let mut command = larder(line.split_whitespace());
+    let mut child = command.env("LARDER_STORE", &url).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"a\t1\n").unwrap();
+    until(look, || on(&server.url(), look).text() == shown);
+    // The command has its reply, too; and then it knows that its connection is gone.
+    thread::sleep(Duration::from_millis(300));
+    proxy.set(Fault::Close);
+    proxy.cut_all();
+    thread::sleep(Duration::from_millis(300));
+    stdin.write_all(b"b\t2\n").unwrap();
+    drop(stdin);
+    wait(child)
+}
+
+#[test]
+fn lines_that_would_count_twice_are_unknown_once_some_are_done() {
+    for (line, look, shown, said) in [
+        ("--json queue push jobs -", "queue len jobs", "1\n", "1 items are pushed"),
+        ("--json stack push undo -", "stack len undo", "1\n", "1 items are pushed"),
+        ("--json array push steps -", "array get steps", "a\t1\n", "1 elements of standard input are pushed"),
+        ("--json log put audit -", "log fetch audit", "a\t1\n", "1 events of standard input are put"),
+        ("--json top add points -", "top get points a", "1\n", "1 elements of standard input are done"),
+    ] {
+        let done = cut_off_behind_the_first_line(line, look, shown);
+        assert_eq!(done.code(), 7, "{line}: {done:?}");
+        let error = done.json_error();
+        assert_eq!((&error["kind"], &error["exit_code"]), (&"unavailable".into(), &7.into()), "{line}");
+        assert!(error["message"].as_str().unwrap().starts_with(said), "{error}");
+        assert!(error["hint"].as_str().unwrap().contains("counts twice"), "{error}");
+    }
+}
+
+#[test]
+fn lines_that_do_no_harm_twice_keep_their_exit_code_and_say_how_many_are_done() {
+    for (line, look, shown, said) in [
+        ("sharded-set add tags -", "sharded-set len tags", "1\n", "1 elements of standard input are done"),
+        (
+            "visitors hit site --visitor -",
+            "visitors get site --current",
+            "1\n",
+            "1 elements of standard input are done",
+        ),
+        ("table put prices -", "table get prices a", "1\n", "1 entries of standard input are put"),
+    ] {
+        let done = cut_off_behind_the_first_line(line, look, shown);
+        done.fails(6, said);
+    }
 }

@@ -203,13 +203,13 @@ fn events_of_a_pipe_that_stays_open_are_put_as_they_come() {
 fn what_was_put_before_a_line_that_is_too_long_is_said() {
     let (_server, url) = server();
     let input = format!("a\t1\nb\t2\n{}\n", "x".repeat((1 << 20) + 1));
-    for (line, said) in [
-        ("log put audit -", "2 events of standard input are put: "),
-        ("array push jobs -", "2 elements of standard input are pushed: "),
-        ("table put sessions -", "2 entries of standard input are put: "),
+    for (line, code, said) in [
+        ("log put audit -", 7, "2 events of standard input are put: "),
+        ("array push jobs -", 7, "2 elements of standard input are pushed: "),
+        ("table put sessions -", 2, "2 entries of standard input are put: "),
     ] {
         let done = on_with_input(&url, line, input.as_bytes());
-        done.fails(2, said);
+        done.fails(code, said);
         assert!(done.stderr.contains("longer than the limit"), "{}", done.stderr);
     }
     assert_eq!(on(&url, "log fetch audit").exits(0), "a\t1\nb\t2\n");

@@ -403,10 +403,20 @@ fn a_command_is_ended_when_its_lease_is_over_though_the_store_does_not_answer() 
 }
 
 #[test]
-fn the_limit_of_bytes_is_exit_code_8() {
+fn the_limit_of_bytes_is_exit_code_8_where_nothing_was_pushed_before_it() {
     let (_server, url) = server();
-    let lines: String = (0..20_000).map(|n| format!("line {n:05}\n")).collect();
-    let done = on_with_input(&url, "queue push jobs --bytes-max 100000 -", lines.as_bytes());
-    done.fails(8, "the limit is 100000 bytes");
-    assert!(done.stderr.contains("items are pushed"), "{}", done.stderr);
+    let items: Vec<String> = (0..20_000).map(|n| format!("line-{n:05}")).collect();
+    let lines = items.join("\n");
+    // Some are there: who gives all of them again has these twice.
+    for (line, input) in [
+        ("queue push jobs --bytes-max 100000 -".to_owned(), lines.as_bytes()),
+        (format!("queue push typed --bytes-max 100000 {}", items.join(" ")), &[]),
+    ] {
+        let done = on_with_input(&url, &line, input);
+        done.fails(7, "the limit is 100000 bytes");
+        assert!(done.stderr.contains("items are pushed") && done.stderr.contains("counts twice"), "{}", done.stderr);
+        assert!(!done.stderr.contains(" 0 items"), "{}", done.stderr);
+    }
+    let done = on_with_input(&url, "queue push jobs -", &lines.as_bytes()[..16_000]);
+    done.fails(8, "0 items are pushed: ");
 }

@@ -4,9 +4,10 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 use std::thread;
 
-use common::{finish, larder, on, on_with_input, wait};
+use common::{Done, finish, larder, on, on_with_input, wait};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::json;
 
@@ -197,6 +198,59 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(child.stdout.take());
     let done = wait(child);
     assert_eq!((done.code(), done.stderr.as_str()), (141, ""));
+    let done = unread(&url, "set has ids -", many.as_bytes());
+    assert_eq!((done.code(), done.stderr.as_str()), (141, ""));
+}
+
+/// What a command says whose standard output nobody reads.
+fn unread(store: &str, line: &str, input: &[u8]) -> Done {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = larder(line.split_whitespace());
+    command.env("LARDER_STORE", store).stdin(Stdio::piped()).stdout(writer);
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let feeder = thread::spawn(move || _ = stdin.write_all(&input));
+    let done = wait(child);
+    feeder.join().unwrap();
+    done
+}
+
+#[test]
+fn a_change_is_said_though_nobody_reads_what_it_prints() {
+    let (_server, url) = server();
+    on(&url, "counter add n 5").exits(0);
+    on(&url, "queue push jobs a b").exits(0);
+    on(&url, "table put prices apple 3").exits(0);
+    for line in [
+        "counter reset n",
+        "--json counter add n 2",
+        "queue pop jobs",
+        "queue claim jobs",
+        "sharded-set add tags red",
+        "unique add site ann --each",
+        "top add points ann 1",
+        "drop tags",
+    ] {
+        let done = unread(&url, line, b"");
+        assert_eq!(done.code(), 141, "{line}: {done:?}");
+        let said = "what was asked for is done: nobody reads what is printed";
+        assert!(done.stderr.contains(said), "{line}: {}", done.stderr);
+    }
+    assert_eq!(on(&url, "counter get n").exits(0), "2\n");
+    assert_eq!(on(&url, "top get points ann").exits(0), "1\n");
+    let lines: String = (0..3_000).map(|n| format!("m{n}\t1\n")).collect();
+    let done = unread(&url, "top add points -", lines.as_bytes());
+    assert_eq!(done.code(), 141, "{done:?}");
+    let said = done.stderr.split_once(" elements of standard input are done, others may be: nobody reads");
+    let count: u64 = said.expect(&done.stderr).0.rsplit(' ').next().unwrap().parse().unwrap();
+    let all: Vec<Vec<u8>> = on(&url, "top list points --all").sorted_lines();
+    assert_eq!(all.len() as u64, count + 1, "and ann");
+    on(&url, "table put prices pear 4").exits(0);
+    let done = unread(&url, "--json table remove prices apple pear", b"");
+    assert!(done.stderr.contains("1 of 2 elements are done: nobody reads"), "{}", done.stderr);
+    assert_eq!(on(&url, "table keys prices").exits(0), "pear\n");
 }
 
 #[test]

@@ -142,6 +142,7 @@ async fn write(store: &dyn Store, items: &[DumpItem], replace: bool, so_far: &mu
         };
         batch.push(Op::new(item.key.clone(), Verb::Put { mode, value: item.value.clone(), flags: item.flags, ttl }));
     }
+    let mut failed: Option<Error> = None;
     for reply in store.run(Ctx::default(), batch).await {
         match reply {
             Ok(Reply::Stored) => so_far.stored += 1,
@@ -152,10 +153,11 @@ async fn write(store: &dyn Store, items: &[DumpItem], replace: bool, so_far: &mu
                     so_far.refused.first.push(error);
                 }
             }
-            Err(error) => return Err(error),
+            // The first; but one whose outcome is unknown goes before.
+            Err(error) => failed = failed.filter(|first| first.is_unknown() || !error.is_unknown()).or(Some(error)),
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// True if the item is at fault, not the store: others will be taken.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::list::FLEET_KEY;
 use larder_core::{
-    Batch, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Remaining, Run, Store, StoreExt, Ttl, Want,
+    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Remaining, Run, Store, StoreExt, Ttl, Want,
 };
 use larder_dump::{
     DumpItem, DumpReader, DumpWriter, Exported, Head, Imported, Importing, Origin, Totals, export, import,
@@ -427,5 +427,46 @@ proptest! {
     fn any_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), is_dump: bool) {
         let bytes = if is_dump { [b"LARDER-DUMP 1\n", &bytes[..]].concat() } else { bytes };
         prop_assert!(read(&bytes).is_err());
+    }
+}
+
+/// A store whose network breaks for some items of a batch, by their places.
+#[derive(Debug)]
+struct Breaking(MemoryStore, &'static [(usize, Effect)]);
+
+impl Store for Breaking {
+    fn profile(&self) -> Arc<Profile> {
+        self.0.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(async move {
+            let replies = self.0.run(ctx, batch).await;
+            let broken = |at| self.1.iter().find(|(failing, _)| *failing == at);
+            let reply = |(at, reply)| match broken(at) {
+                Some((_, effect)) => Err(Error::new(ErrorKind::Unavailable, format!("item {at}")).effect(*effect)),
+                None => reply,
+            };
+            replies.into_iter().enumerate().map(reply).collect()
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_is_stored_behind_an_item_that_failed_counts_and_an_unknown_outcome_goes_before() {
+    let items: Vec<DumpItem> = (0..10).map(|n| item(format!("k{n}").as_bytes(), "v")).collect();
+    let file = dump(&items);
+    for (failing, stored, told) in [
+        (&[(3, Effect::NotApplied)][..], 9, 3),
+        (&[(3, Effect::NotApplied), (5, Effect::Unknown), (7, Effect::Unknown)], 7, 5),
+        (&[(3, Effect::Unknown), (5, Effect::NotApplied)], 8, 3),
+    ] {
+        let store = Breaking(MemoryStore::new(), failing);
+        let mut imported = Imported::default();
+        let mut reader = DumpReader::new(&file[..]).unwrap();
+        let outcome = import(&store, &mut reader, Importing::default(), &mut imported, &mut |_| ()).await;
+        let error = outcome.unwrap_err();
+        assert_eq!((imported.stored, error.detail()), (stored, format!("item {told}").as_str()));
+        assert_eq!(imported.blocks, 0, "the block is not done");
     }
 }

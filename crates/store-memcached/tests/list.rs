@@ -19,6 +19,7 @@ async fn keys(store: &MemcachedStore, prefix: &[u8]) -> (BTreeSet<Vec<u8>>, u64)
     let (mut keys, mut looked_at) = (BTreeSet::new(), 0);
     let mut tell = |told: Listed<'_>| match told {
         Listed::Key(key) => _ = keys.insert(key.to_vec()),
+        Listed::Other(key) => panic!("{key:?}"),
         Listed::LookedAt(count) => looked_at = count,
     };
     store.list(Ctx::within(Duration::from_secs(30)), prefix, &mut tell).await.unwrap();

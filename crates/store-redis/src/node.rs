@@ -57,6 +57,27 @@ pub(crate) struct Node {
     is_silent: AtomicBool,
 }
 
+/// So many connections in a row that ended before an answer are a server that is down.
+const BARREN_MAX: u32 = 3;
+
+/// When a connection had shaken hands, and what it had received by then.
+struct Dialled {
+    traffic: Arc<Traffic>,
+    received: u64,
+    at: Instant,
+}
+
+impl Dialled {
+    fn now(traffic: Arc<Traffic>) -> Dialled {
+        Dialled { received: traffic.received_bytes(), traffic, at: Instant::now() }
+    }
+
+    /// True if it was of no use: it ended soon, before it had answered anything. That is as bad as a dial that fails.
+    fn was_barren(&self) -> bool {
+        self.traffic.received_bytes() == self.received && self.at.elapsed() < Backoff::REDIAL.max
+    }
+}
+
 impl Node {
     pub(crate) fn new(config: Config, counters: Arc<Counters>, role: Role, runtime: Handle) -> Result<Node> {
         Ok(Node {
@@ -170,6 +191,7 @@ impl Node {
     pub(crate) async fn keep(self: Arc<Node>) {
         let _closes = Closes(&self);
         let mut failures = 0u32;
+        let mut last: Option<Dialled> = None;
         let mut was_open = false;
         loop {
             let look = self.look.notified();
@@ -179,9 +201,21 @@ impl Node {
                 continue;
             }
             self.lost();
+            match last.take() {
+                Some(last) if last.was_barren() => {
+                    if failures >= BARREN_MAX {
+                        let detail = format!("{failures} connections in a row ended before an answer");
+                        self.health.down(Error::new(ErrorKind::Unavailable, detail));
+                    }
+                    tokio::time::sleep(Backoff::REDIAL.wait(failures)).await;
+                    failures = failures.saturating_add(1);
+                }
+                Some(_) => failures = 0,
+                None => {}
+            }
             match self.dial().await {
                 Ok((link, info)) => {
-                    failures = 0;
+                    last = Some(Dialled::now(link.traffic.clone()));
                     *self.info.lock() = Some(Arc::new(info));
                     count(&self.counters.connections, 1);
                     if std::mem::replace(&mut was_open, true) {

@@ -45,7 +45,7 @@ Examples:
     /// Print the rows of addresses or numbers; exit code 1 if one has none
     #[command(after_help = "\
 A line a key: the key, and COLUMN=VALUE for each column, apart by tabs; the key alone where there is no row. With --field the value alone, or an empty line. Values come out byte by byte as they were in the CSV. `-` reads keys from \
-standard input, one a line. With --json an object a key, with what tells of the row and, apart from that, its `fields`, of which --field leaves one; they are null where there is no row. What was evicted is lost, exit code 4, and no missing row.
+standard input, one a line. With --json an object a key, with what tells of the row and, apart from that, its `fields`, of which --field leaves one; they are null where there is no row. A table that is built anew meanwhile may have other columns: values keep to their names, and a row that lacks that of --field is an error. What was evicted is lost, exit code 4, and no missing row.
 
 Round trips: open 3, get 1 for all that touch 1 MiB of the packed table.
 
@@ -204,7 +204,12 @@ async fn open(session: &Session, named: &Named) -> Result<PackedTable, Failure> 
 
 async fn get(session: &Session, args: &LookupGet) -> Result<Exit, Failure> {
     let table = open(session, &args.named).await?;
-    let only = args.field.as_deref().map(|name| column(&table, name)).transpose()?;
+    let only = args.field.as_deref();
+    // Before anything is read; later the columns may be others.
+    let columns = table.columns();
+    if let Some(name) = only.filter(|name| !columns.iter().any(|column| column == name)) {
+        return Err(no_column(&columns, name));
+    }
     let (read, mut is_any_missing) = (Cell::new(0), false);
     let look = |lines: Elements| {
         let (keys, table) = (each_of(&args.keys, &lines, &read, key_of), table.clone());
@@ -216,8 +221,8 @@ async fn get(session: &Session, args: &LookupGet) -> Result<Exit, Failure> {
     };
     for_each_batch_in_turn(BATCH, Source::of(&args.keys)?, look, |(keys, found)| {
         is_any_missing |= found.iter().any(Option::is_none);
-        let columns = table.columns();
-        session.out.raw_answers(keys.iter().zip(&found).map(|(key, found)| shown(key, found.as_ref(), &columns, only)))
+        let answers = keys.iter().zip(&found).map(|(key, found)| shown(key, found.as_ref(), only));
+        session.out.raw_answers(answers.collect::<Result<Vec<_>, Failure>>()?.into_iter())
     })
     .await?;
     Ok(if is_any_missing { Exit::No } else { Exit::Ok })
@@ -228,35 +233,33 @@ fn key_of(text: &[u8]) -> Result<LookupKey, Failure> {
     Ok(text.parse()?)
 }
 
-fn column(table: &PackedTable, name: &str) -> Result<usize, Failure> {
-    let columns = table.columns();
-    columns
-        .iter()
-        .position(|column| column == name)
-        .ok_or_else(|| Failure::usage(format!("there is no column {name:?}; there are: {}", columns.join(", "))))
+fn no_column(columns: &[String], name: &str) -> Failure {
+    Failure::usage(format!("there is no column {name:?}; there are: {}", columns.join(", ")))
 }
 
 /// A row, plain and in JSON. Values are bytes of any kind.
-fn shown(key: &LookupKey, found: Option<&Found>, columns: &[String], only: Option<usize>) -> (Vec<u8>, Json) {
+///
+/// # Errors
+/// Where the version that the row is of has no column `only`.
+fn shown(key: &LookupKey, found: Option<&Found>, only: Option<&str>) -> Result<(Vec<u8>, Json), Failure> {
     let Some(found) = found else {
         let plain = if only.is_some() { String::new() } else { key.to_string() };
-        return (plain.into_bytes(), json!({"key": key.to_string(), "fields": null}));
+        return Ok((plain.into_bytes(), json!({"key": key.to_string(), "fields": null})));
     };
-    if let Some(at) = only {
-        let value = found.fields.get(at).cloned().unwrap_or_default();
-        let name = columns.get(at).cloned().unwrap_or_default();
-        return (value.to_vec(), json!({"key": key.to_string(), "fields": {name: bytes(&value)}}));
+    if let Some(name) = only {
+        let value = found.field(name).ok_or_else(|| no_column(&found.columns, name))?;
+        return Ok((value.to_vec(), json!({"key": key.to_string(), "fields": {name: bytes(value)}})));
     }
     let mut plain = key.to_string().into_bytes();
     let mut fields = Map::new();
-    for (name, value) in columns.iter().zip(&found.fields) {
+    for (name, value) in found.columns.iter().zip(&found.fields) {
         plain.extend([b"\t", name.as_bytes(), b"=", value].concat());
         fields.insert(name.clone(), bytes(value));
     }
     let object = json!({
         "key": key.to_string(), "first": found.first.to_string(), "last": found.last.to_string(), "fields": fields,
     });
-    (plain, object)
+    Ok((plain, object))
 }
 
 async fn stat(session: &Session, named: &Named) -> Result<(), Failure> {

@@ -347,7 +347,8 @@ impl PackedTable {
         self.0.get_many(keys).await
     }
 
-    /// The names of the columns, of the version that this handle read last. **Round trips: 0.**
+    /// The names of the columns, of the version that this handle read last. A row that was found before may be of another one: it has [its own](Found::columns).
+    /// **Round trips: 0.**
     ///
     /// ```
     /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
@@ -360,7 +361,7 @@ impl PackedTable {
     /// # Ok(()) }
     /// ```
     pub fn columns(&self) -> Vec<String> {
-        self.0.loaded().version.as_ref().map(|(_, directory)| directory.columns.clone()).unwrap_or_default()
+        self.0.loaded().version.as_ref().map(|(_, directory)| directory.columns.to_vec()).unwrap_or_default()
     }
 
     /// What the version in force has. **Round trips: 1**, 2 when another one was built since.
@@ -386,7 +387,7 @@ impl PackedTable {
             None => PackedTableStat { others, ..PackedTableStat::default() },
             Some((version, directory)) => PackedTableStat {
                 version: Some(version.number),
-                columns: directory.columns.clone(),
+                columns: directory.columns.to_vec(),
                 rows: directory.rows,
                 blocks: version.blocks,
                 bytes: directory.bytes,

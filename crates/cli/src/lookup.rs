@@ -30,8 +30,9 @@ pub(crate) enum LookupVerb {
     /// Build the table from CSV, in the place of what it was
     #[command(after_help = "\
 The header names the columns; the first ones say which keys a row has: `start,end,…` a range of addresses or of whole numbers, `network,…` (or `cidr,…`) a \
-network, `id,…` a number. Rows go in ascending order, IPv4 before IPv6. A row that is wrong is named by its number and line, and nothing is \
-built then. `-` reads standard input. Shows its progress at a terminal.
+network, `id,…` a number. Rows go in ascending order, IPv4 before IPv6. A field that begins with a quote ends with one, and a quote in it is \
+written twice; with --no-quotes quotes are data. A row that is wrong, or not closed at the end of the input, is named by its number and line, and nothing is \
+built then; a record has up to 64 MiB. `-` reads standard input. Shows its progress at a terminal.
 
 Lookups go on all the time: they see what was there before, or what is built, and never some of each. A build that dies changes nothing; the next one removes what it left.
 
@@ -40,7 +41,7 @@ Round trips: open 3 (4 when it is made), 4 and 2 for every 128 KiB of the packed
 Examples:
   larder lookup build cities cities.csv
   zcat ranges.csv.gz | larder lookup build cities - --header start,end,country,region,city
-  larder lookup build names names.tsv --delimiter '\\t'")]
+  larder lookup build names names.tsv --delimiter '\\t' --no-quotes")]
     Build(LookupBuild),
     /// Print the rows of addresses or numbers; exit code 1 if one has none
     #[command(after_help = "\
@@ -76,6 +77,9 @@ pub(crate) struct LookupBuild {
     /// What stands between fields: one character, or `\t`
     #[arg(long, value_name = "CHARACTER", default_value = ",", value_parser = delimiter)]
     pub(crate) delimiter: u8,
+    /// Take quotes for data, as in most files whose delimiter is a tab
+    #[arg(long)]
+    pub(crate) no_quotes: bool,
     /// How large a block is made, which one lookup reads [default: by the store, some 2,000]
     #[arg(long, value_name = "BYTES")]
     pub(crate) block_bytes: Option<usize>,
@@ -160,7 +164,7 @@ async fn build(session: &Session, args: &LookupBuild) -> Result<(), Failure> {
 
 /// Reads the file on a thread of its own, since that blocks.
 async fn read(args: &LookupBuild) -> Result<Rows, Failure> {
-    let mut options = CsvOptions::new().delimiter(args.delimiter);
+    let mut options = CsvOptions::new().delimiter(args.delimiter).quoting(!args.no_quotes);
     if let Some(header) = &args.header {
         options = options.header(header.split(',').map(str::trim));
     }

@@ -178,3 +178,31 @@ fn a_table_that_is_built_with_other_columns_meanwhile_is_read_by_their_names() {
     assert_eq!(reading.line(), "");
     reading.end().fails(2, "no column \"city\"; there are: town");
 }
+
+#[test]
+fn csv_that_is_cut_off_in_quotes_builds_nothing_and_quotes_may_be_data() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let url = &memcached.url();
+    on_with_input(url, "lookup build names -", b"id,name\n7,seven\n").exits(0);
+    for (csv, said) in [
+        ("id,name\n1,a\n2,\"b\n3,c\n4,d\n", "row 2 (line 3): its quotes are not closed"),
+        ("id,name\n1,\"a\"\n2,\"cut o", "row 2 (line 3): its quotes are not closed"),
+        ("id,name\n1,a\n2,\"b\" c\n", "row 2 (line 3): text stands behind a closing quote"),
+    ] {
+        on_with_input(url, "lookup build names -", csv.as_bytes()).fails(2, said);
+        assert_eq!(on(url, "lookup get names 7").exits(0), "7\tname=seven\n");
+    }
+    let inches = b"id\tname\n1\t\"a\n2\t5\" disk\n3\t\"c\"\n";
+    on_with_input(url, "lookup build names - --delimiter \\t --no-quotes", inches).exits(0);
+    assert_eq!(on(url, "lookup get names 1 2 3 --field name").exits(0), "\"a\n5\" disk\n\"c\"\n");
+}
+
+#[test]
+fn an_input_without_end_is_refused_at_a_limit() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let url = &memcached.url();
+    let said = "the header (line 1): it has more than 67108864 bytes, the limit";
+    on(url, "lookup build names /dev/zero").fails(2, said);
+    on(url, "lookup build names /dev/zero --header id,name").fails(2, "row 1 (line 1): it has more than 67108864");
+    on(url, "lookup get names 1").fails(3, "names");
+}

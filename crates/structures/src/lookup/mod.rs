@@ -53,6 +53,7 @@ mod pack;
 mod read;
 mod rows;
 mod shared;
+mod strict;
 mod text;
 
 use std::sync::Arc;
@@ -67,6 +68,7 @@ use self::layout::{Head, LAYOUT};
 pub use self::read::Found;
 pub use self::rows::{COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, ROWS_MAX, Rows};
 use self::shared::Inner;
+pub use self::strict::CSV_RECORD_BYTES_MAX;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::owned::Owned;

@@ -1,5 +1,6 @@
 //! `larder lookup …`
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
@@ -32,7 +33,7 @@ pub(crate) enum LookupVerb {
 The header names the columns; the first ones say which keys a row has: `start,end,…` a range of addresses or of whole numbers, `network,…` (or `cidr,…`) a \
 network, `id,…` a number. Rows go in ascending order, IPv4 before IPv6. A field that begins with a quote ends with one, and a quote in it is \
 written twice; with --no-quotes quotes are data. A row that is wrong, or not closed at the end of the input, is named by its number and line, and nothing is \
-built then; a record has up to 64 MiB. `-` reads standard input. Shows its progress at a terminal.
+built then; a record has up to 64 MiB. Nor is anything built of an input without rows, such as that of a pipe whose writer failed, unless --allow-empty is given. `-` reads standard input. Shows its progress at a terminal.
 
 Lookups go on all the time: they see what was there before, or what is built, and never some of each. A build that dies changes nothing; the next one removes what it left.
 
@@ -80,6 +81,9 @@ pub(crate) struct LookupBuild {
     /// Take quotes for data, as in most files whose delimiter is a tab
     #[arg(long)]
     pub(crate) no_quotes: bool,
+    /// Build a table of no rows, too, where the file has none
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
     /// How large a block is made, which one lookup reads [default: by the store, some 2,000]
     #[arg(long, value_name = "BYTES")]
     pub(crate) block_bytes: Option<usize>,
@@ -95,6 +99,12 @@ pub(crate) struct LookupGet {
     /// Print this column's value alone
     #[arg(long, value_name = "COLUMN")]
     pub(crate) field: Option<String>,
+}
+
+impl LookupBuild {
+    fn shown(&self) -> Cow<'_, str> {
+        if self.file == "-" { "standard input".into() } else { self.file.to_string_lossy() }
+    }
 }
 
 fn delimiter(text: &str) -> Result<u8, String> {
@@ -131,6 +141,10 @@ impl<R: Read> Read for Counted<R> {
 async fn build(session: &Session, args: &LookupBuild) -> Result<(), Failure> {
     // Before anything is made: a file that is wrong leaves no table.
     let rows = read(args).await?;
+    if rows.is_empty() && !args.allow_empty {
+        let hint = "--allow-empty builds a table without rows, and removes those that it had";
+        return Err(Failure::usage(format!("{} has no rows: nothing is built", args.shown())).hint(hint));
+    }
     let mut options = PackedTable::options().timeout(session.timeout);
     if let Some(block_bytes) = args.block_bytes {
         options = options.block_bytes(block_bytes);
@@ -168,7 +182,7 @@ async fn read(args: &LookupBuild) -> Result<Rows, Failure> {
     if let Some(header) = &args.header {
         options = options.header(header.split(',').map(str::trim));
     }
-    let shown = if args.file == "-" { "standard input".into() } else { args.file.to_string_lossy() };
+    let shown = args.shown();
     let (file, all): (Box<dyn Read + Send>, u64) = if args.file == "-" {
         (Box::new(io::stdin()), 0)
     } else {

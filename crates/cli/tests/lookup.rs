@@ -206,3 +206,19 @@ fn an_input_without_end_is_refused_at_a_limit() {
     on(url, "lookup build names /dev/zero --header id,name").fails(2, "row 1 (line 1): it has more than 67108864");
     on(url, "lookup get names 1").fails(3, "names");
 }
+
+#[test]
+fn an_input_without_rows_changes_nothing_unless_it_may_be_empty() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let url = &memcached.url();
+    let build = "lookup build names - --header id,name";
+    on_with_input(url, build, b"").fails(2, "standard input has no rows");
+    on(url, "lookup get names 1").fails(3, "names");
+    on_with_input(url, build, b"1,one\n").exits(0);
+    on_with_input(url, build, b"").fails(2, "--allow-empty");
+    on_with_input(url, "lookup build names -", b"id,name\n").fails(2, "standard input has no rows");
+    on(url, "lookup build names /dev/null --header id,name").fails(2, "/dev/null has no rows");
+    assert_eq!(on(url, "lookup get names 1").exits(0), "1\tname=one\n");
+    assert!(on_with_input(url, &format!("{build} --allow-empty"), b"").exits(0).starts_with("0 rows in 0 blocks"));
+    assert_eq!(on(url, "lookup get names 1").exits(1), "1\n");
+}

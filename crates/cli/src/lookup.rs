@@ -1,5 +1,6 @@
 //! `larder lookup …`
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
@@ -30,8 +31,9 @@ pub(crate) enum LookupVerb {
     /// Build the table from CSV, in the place of what it was
     #[command(after_help = "\
 The header names the columns; the first ones say which keys a row has: `start,end,…` a range of addresses or of whole numbers, `network,…` (or `cidr,…`) a \
-network, `id,…` a number. Rows go in ascending order, IPv4 before IPv6. A row that is wrong is named by its number and line, and nothing is \
-built then. `-` reads standard input. Shows its progress at a terminal.
+network, `id,…` a number. Rows go in ascending order, IPv4 before IPv6. A field that begins with a quote ends with one, and a quote in it is \
+written twice; with --no-quotes quotes are data. A row that is wrong, or not closed at the end of the input, is named by its number and line, and nothing is \
+built then; a record has up to 64 MiB. Nor is anything built of an input without rows, such as that of a pipe whose writer failed, unless --allow-empty is given. `-` reads standard input. Shows its progress at a terminal.
 
 Lookups go on all the time: they see what was there before, or what is built, and never some of each. A build that dies changes nothing; the next one removes what it left.
 
@@ -40,12 +42,12 @@ Round trips: open 3 (4 when it is made), 4 and 2 for every 128 KiB of the packed
 Examples:
   larder lookup build cities cities.csv
   zcat ranges.csv.gz | larder lookup build cities - --header start,end,country,region,city
-  larder lookup build names names.tsv --delimiter '\\t'")]
+  larder lookup build names names.tsv --delimiter '\\t' --no-quotes")]
     Build(LookupBuild),
     /// Print the rows of addresses or numbers; exit code 1 if one has none
     #[command(after_help = "\
 A line a key: the key, and COLUMN=VALUE for each column, apart by tabs; the key alone where there is no row. With --field the value alone, or an empty line. Values come out byte by byte as they were in the CSV. `-` reads keys from \
-standard input, one a line. With --json an object a key, with what tells of the row and, apart from that, its `fields`, of which --field leaves one; they are null where there is no row. What was evicted is lost, exit code 4, and no missing row.
+standard input, one a line. With --json an object a key, with what tells of the row and, apart from that, its `fields`, of which --field leaves one; they are null where there is no row. A table that is built anew meanwhile may have other columns: values keep to their names, and a row that lacks that of --field is an error. What was evicted is lost, exit code 4, and no missing row.
 
 Round trips: open 3, get 1 for all that touch 1 MiB of the packed table.
 
@@ -76,6 +78,12 @@ pub(crate) struct LookupBuild {
     /// What stands between fields: one character, or `\t`
     #[arg(long, value_name = "CHARACTER", default_value = ",", value_parser = delimiter)]
     pub(crate) delimiter: u8,
+    /// Take quotes for data, as in most files whose delimiter is a tab
+    #[arg(long)]
+    pub(crate) no_quotes: bool,
+    /// Build a table of no rows, too, where the file has none
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
     /// How large a block is made, which one lookup reads [default: by the store, some 2,000]
     #[arg(long, value_name = "BYTES")]
     pub(crate) block_bytes: Option<usize>,
@@ -91,6 +99,12 @@ pub(crate) struct LookupGet {
     /// Print this column's value alone
     #[arg(long, value_name = "COLUMN")]
     pub(crate) field: Option<String>,
+}
+
+impl LookupBuild {
+    fn shown(&self) -> Cow<'_, str> {
+        if self.file == "-" { "standard input".into() } else { self.file.to_string_lossy() }
+    }
 }
 
 fn delimiter(text: &str) -> Result<u8, String> {
@@ -127,6 +141,10 @@ impl<R: Read> Read for Counted<R> {
 async fn build(session: &Session, args: &LookupBuild) -> Result<(), Failure> {
     // Before anything is made: a file that is wrong leaves no table.
     let rows = read(args).await?;
+    if rows.is_empty() && !args.allow_empty {
+        let hint = "--allow-empty builds a table without rows, and removes those that it had";
+        return Err(Failure::usage(format!("{} has no rows: nothing is built", args.shown())).hint(hint));
+    }
     let mut options = PackedTable::options().timeout(session.timeout);
     if let Some(block_bytes) = args.block_bytes {
         options = options.block_bytes(block_bytes);
@@ -160,11 +178,11 @@ async fn build(session: &Session, args: &LookupBuild) -> Result<(), Failure> {
 
 /// Reads the file on a thread of its own, since that blocks.
 async fn read(args: &LookupBuild) -> Result<Rows, Failure> {
-    let mut options = CsvOptions::new().delimiter(args.delimiter);
+    let mut options = CsvOptions::new().delimiter(args.delimiter).quoting(!args.no_quotes);
     if let Some(header) = &args.header {
         options = options.header(header.split(',').map(str::trim));
     }
-    let shown = if args.file == "-" { "standard input".into() } else { args.file.to_string_lossy() };
+    let shown = args.shown();
     let (file, all): (Box<dyn Read + Send>, u64) = if args.file == "-" {
         (Box::new(io::stdin()), 0)
     } else {
@@ -204,7 +222,12 @@ async fn open(session: &Session, named: &Named) -> Result<PackedTable, Failure> 
 
 async fn get(session: &Session, args: &LookupGet) -> Result<Exit, Failure> {
     let table = open(session, &args.named).await?;
-    let only = args.field.as_deref().map(|name| column(&table, name)).transpose()?;
+    let only = args.field.as_deref();
+    // Before anything is read; later the columns may be others.
+    let columns = table.columns();
+    if let Some(name) = only.filter(|name| !columns.iter().any(|column| column == name)) {
+        return Err(no_column(&columns, name));
+    }
     let (read, mut is_any_missing) = (Cell::new(0), false);
     let look = |lines: Elements| {
         let (keys, table) = (each_of(&args.keys, &lines, &read, key_of), table.clone());
@@ -216,8 +239,8 @@ async fn get(session: &Session, args: &LookupGet) -> Result<Exit, Failure> {
     };
     for_each_batch_in_turn(BATCH, Source::of(&args.keys)?, look, |(keys, found)| {
         is_any_missing |= found.iter().any(Option::is_none);
-        let columns = table.columns();
-        session.out.raw_answers(keys.iter().zip(&found).map(|(key, found)| shown(key, found.as_ref(), &columns, only)))
+        let answers = keys.iter().zip(&found).map(|(key, found)| shown(key, found.as_ref(), only));
+        session.out.raw_answers(answers.collect::<Result<Vec<_>, Failure>>()?.into_iter())
     })
     .await?;
     Ok(if is_any_missing { Exit::No } else { Exit::Ok })
@@ -228,35 +251,33 @@ fn key_of(text: &[u8]) -> Result<LookupKey, Failure> {
     Ok(text.parse()?)
 }
 
-fn column(table: &PackedTable, name: &str) -> Result<usize, Failure> {
-    let columns = table.columns();
-    columns
-        .iter()
-        .position(|column| column == name)
-        .ok_or_else(|| Failure::usage(format!("there is no column {name:?}; there are: {}", columns.join(", "))))
+fn no_column(columns: &[String], name: &str) -> Failure {
+    Failure::usage(format!("there is no column {name:?}; there are: {}", columns.join(", ")))
 }
 
 /// A row, plain and in JSON. Values are bytes of any kind.
-fn shown(key: &LookupKey, found: Option<&Found>, columns: &[String], only: Option<usize>) -> (Vec<u8>, Json) {
+///
+/// # Errors
+/// Where the version that the row is of has no column `only`.
+fn shown(key: &LookupKey, found: Option<&Found>, only: Option<&str>) -> Result<(Vec<u8>, Json), Failure> {
     let Some(found) = found else {
         let plain = if only.is_some() { String::new() } else { key.to_string() };
-        return (plain.into_bytes(), json!({"key": key.to_string(), "fields": null}));
+        return Ok((plain.into_bytes(), json!({"key": key.to_string(), "fields": null})));
     };
-    if let Some(at) = only {
-        let value = found.fields.get(at).cloned().unwrap_or_default();
-        let name = columns.get(at).cloned().unwrap_or_default();
-        return (value.to_vec(), json!({"key": key.to_string(), "fields": {name: bytes(&value)}}));
+    if let Some(name) = only {
+        let value = found.field(name).ok_or_else(|| no_column(&found.columns, name))?;
+        return Ok((value.to_vec(), json!({"key": key.to_string(), "fields": {name: bytes(value)}})));
     }
     let mut plain = key.to_string().into_bytes();
     let mut fields = Map::new();
-    for (name, value) in columns.iter().zip(&found.fields) {
+    for (name, value) in found.columns.iter().zip(&found.fields) {
         plain.extend([b"\t", name.as_bytes(), b"=", value].concat());
         fields.insert(name.clone(), bytes(value));
     }
     let object = json!({
         "key": key.to_string(), "first": found.first.to_string(), "last": found.last.to_string(), "fields": fields,
     });
-    (plain, object)
+    Ok((plain, object))
 }
 
 async fn stat(session: &Session, named: &Named) -> Result<(), Failure> {

@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{on, on_with_input};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use common::{larder, on, on_with_input, wait};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::{Value, json};
@@ -117,4 +120,105 @@ fn bytes_that_are_no_utf_8_come_out_as_they_went_in() {
     // Fields stand apart from what tells of the row: one may have any name.
     assert_eq!(line("1 --field city --json").json(), json!({"key": "1", "fields": {"city": city}}));
     assert_eq!(line("2 --field key --json").json(), json!({"key": "2", "fields": {"key": "l"}}));
+}
+
+/// A `lookup get` whose keys come one by one.
+struct Reading {
+    child: Child,
+    keys: ChildStdin,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Reading {
+    fn start(url: &str, options: &str) -> Reading {
+        let line = format!("lookup get places - {options}");
+        let mut command = larder(line.split_whitespace());
+        let mut child = command.env("LARDER_STORE", url).stdin(Stdio::piped()).spawn().unwrap();
+        let (keys, lines) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Reading { child, keys, lines }
+    }
+
+    /// The line of key 1.
+    fn line(&mut self) -> String {
+        self.keys.write_all(b"1\n").unwrap();
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn end(self) -> common::Done {
+        drop(self.keys);
+        wait(self.child)
+    }
+}
+
+#[test]
+fn a_table_that_is_built_with_other_columns_meanwhile_is_read_by_their_names() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let url = &memcached.url();
+    let build = |csv: &str| _ = on_with_input(url, "lookup build places -", csv.as_bytes()).exits(0);
+    for (options, before, after) in [
+        ("--field country", "SE\n", "NO\n"),
+        ("", "1\tcountry=SE\tcity=Lund\n", "1\tregion=Viken\tcountry=NO\tcity=Oslo\n"),
+        ("--json --field city", "\"fields\":{\"city\":\"Lund\"}", "\"fields\":{\"city\":\"Oslo\"}"),
+    ] {
+        build("id,country,city\n1,SE,Lund\n");
+        let mut reading = Reading::start(url, options);
+        let line = reading.line();
+        assert!(line.contains(before), "{options}: {line}");
+        build("id,region,country,city\n1,Viken,NO,Oslo\n");
+        let line = reading.line();
+        assert!(line.contains(after), "{options}: {line}");
+        reading.end().exits(0);
+    }
+    build("id,country,city\n1,SE,Lund\n");
+    let mut reading = Reading::start(url, "--field city");
+    assert_eq!(reading.line(), "Lund\n");
+    build("id,town\n1,Oslo\n");
+    assert_eq!(reading.line(), "");
+    reading.end().fails(2, "no column \"city\"; there are: town");
+}
+
+#[test]
+fn csv_that_is_cut_off_in_quotes_builds_nothing_and_quotes_may_be_data() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let url = &memcached.url();
+    on_with_input(url, "lookup build names -", b"id,name\n7,seven\n").exits(0);
+    for (csv, said) in [
+        ("id,name\n1,a\n2,\"b\n3,c\n4,d\n", "row 2 (line 3): its quotes are not closed"),
+        ("id,name\n1,\"a\"\n2,\"cut o", "row 2 (line 3): its quotes are not closed"),
+        ("id,name\n1,a\n2,\"b\" c\n", "row 2 (line 3): text stands behind a closing quote"),
+    ] {
+        on_with_input(url, "lookup build names -", csv.as_bytes()).fails(2, said);
+        assert_eq!(on(url, "lookup get names 7").exits(0), "7\tname=seven\n");
+    }
+    let inches = b"id\tname\n1\t\"a\n2\t5\" disk\n3\t\"c\"\n";
+    on_with_input(url, "lookup build names - --delimiter \\t --no-quotes", inches).exits(0);
+    assert_eq!(on(url, "lookup get names 1 2 3 --field name").exits(0), "\"a\n5\" disk\n\"c\"\n");
+}
+
+#[test]
+fn an_input_without_end_is_refused_at_a_limit() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let url = &memcached.url();
+    let said = "the header (line 1): it has more than 67108864 bytes, the limit";
+    on(url, "lookup build names /dev/zero").fails(2, said);
+    on(url, "lookup build names /dev/zero --header id,name").fails(2, "row 1 (line 1): it has more than 67108864");
+    on(url, "lookup get names 1").fails(3, "names");
+}
+
+#[test]
+fn an_input_without_rows_changes_nothing_unless_it_may_be_empty() {
+    let memcached = Memcached::start(Version::New, &[]);
+    let url = &memcached.url();
+    let build = "lookup build names - --header id,name";
+    on_with_input(url, build, b"").fails(2, "standard input has no rows");
+    on(url, "lookup get names 1").fails(3, "names");
+    on_with_input(url, build, b"1,one\n").exits(0);
+    on_with_input(url, build, b"").fails(2, "--allow-empty");
+    on_with_input(url, "lookup build names -", b"id,name\n").fails(2, "standard input has no rows");
+    on(url, "lookup build names /dev/null --header id,name").fails(2, "/dev/null has no rows");
+    assert_eq!(on(url, "lookup get names 1").exits(0), "1\tname=one\n");
+    assert!(on_with_input(url, &format!("{build} --allow-empty"), b"").exits(0).starts_with("0 rows in 0 blocks"));
+    assert_eq!(on(url, "lookup get names 1").exits(1), "1\n");
 }

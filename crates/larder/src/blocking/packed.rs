@@ -59,7 +59,7 @@ impl PackedTable {
         wait(self.0.build_told(rows, &mut told))
     }
 
-    /// The names of the columns, of the version that this handle knows. **Round trips: 0.**
+    /// The names of the columns, of the version that this handle knows. A row that was found before may be of another one: it has [its own](Found::columns). **Round trips: 0.**
     ///
     /// ```
     /// # #[cfg(feature = "memory")] {

@@ -7,6 +7,10 @@ use larder_core::{Error, ErrorKind, Result};
 
 use super::key::{LookupKey, network};
 use super::rows::Rows;
+use super::strict::Strict;
+
+/// What some programs write in front of UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How CSV is read into [`Rows`].
 ///
@@ -18,7 +22,8 @@ use super::rows::Rows;
 /// | `network,…` or `cidr,…` | a network, as in `192.0.2.0/24` |
 /// | `id,…` | a whole number, or an address |
 ///
-/// Fields are arbitrary bytes, and may be quoted. Rows go in ascending order, IPv4 before IPv6.
+/// Fields are arbitrary bytes. One that begins with a quote is quoted (RFC 4180): it ends with a quote, and a quote in it is written twice; elsewhere a quote is data. Rows
+/// go in ascending order, IPv4 before IPv6. A record has up to [`CSV_RECORD_BYTES_MAX`](super::CSV_RECORD_BYTES_MAX) bytes, 64 MiB, and is refused where it gets longer.
 ///
 /// ```
 /// use larder_structures::lookup::CsvOptions;
@@ -26,6 +31,8 @@ use super::rows::Rows;
 /// assert_eq!((rows.len(), rows.columns()), (1, &["city".to_owned()][..]));
 /// let error = CsvOptions::new().read("id,city\n1,Paris\nx,Lyon\n".as_bytes()).unwrap_err();
 /// assert!(error.to_string().contains("row 2 (line 3)"), "{error}");
+/// let error = CsvOptions::new().read("id,city\n1,\"Paris\n2,Lyon\n".as_bytes()).unwrap_err();
+/// assert!(error.to_string().contains("row 1 (line 2): its quotes are not closed"), "{error}");
 /// # Ok::<(), larder_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -33,11 +40,12 @@ use super::rows::Rows;
 pub struct CsvOptions {
     header: Option<Vec<String>>,
     delimiter: u8,
+    is_quoting: bool,
 }
 
 impl Default for CsvOptions {
     fn default() -> CsvOptions {
-        CsvOptions { header: None, delimiter: b',' }
+        CsvOptions { header: None, delimiter: b',', is_quoting: true }
     }
 }
 
@@ -76,19 +84,40 @@ impl CsvOptions {
         self
     }
 
+    /// Whether fields may be quoted; if not, a quote is data like any other byte, as in most files whose delimiter is a tab.
+    ///
+    /// ```
+    /// use larder_structures::lookup::CsvOptions;
+    /// let tabs = "id\tsize\n1\t\"A\" and \"B\"\n2\t\"C\n";
+    /// let options = CsvOptions::new().delimiter(b'\t');
+    /// assert_eq!(options.clone().quoting(false).read(tabs.as_bytes())?.len(), 2);
+    /// assert!(options.read(tabs.as_bytes()).is_err());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn quoting(mut self, is_quoting: bool) -> CsvOptions {
+        self.is_quoting = is_quoting;
+        self
+    }
+
     /// Reads all rows.
     ///
     /// # Errors
-    /// [`BadInput`](ErrorKind::BadInput), with the numbers of the row and of its line, for whatever cannot be a row; nothing is kept then. What the reader says is
-    /// [`Unavailable`](ErrorKind::Unavailable).
-    pub fn read(&self, from: impl Read) -> Result<Rows> {
-        let mut reader =
-            ReaderBuilder::new().has_headers(false).flexible(true).delimiter(self.delimiter).from_reader(from);
+    /// [`BadInput`](ErrorKind::BadInput), with the numbers of the row and of its line, for whatever cannot be a row, or is not closed or too long to be one; nothing is kept
+    /// then. What the reader says is [`Unavailable`](ErrorKind::Unavailable).
+    pub fn read(&self, mut from: impl Read) -> Result<Rows> {
+        let mut begin = Vec::new();
+        let mark_bytes = BYTE_ORDER_MARK.len() as u64;
+        from.by_ref().take(mark_bytes).read_to_end(&mut begin).map_err(|error| unread(&error, "the first line"))?;
+        let begin = begin.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&begin);
+        let strict = Strict::new(begin.chain(from), self.delimiter, self.is_quoting);
+        let mut builder = ReaderBuilder::new();
+        builder.has_headers(false).flexible(true).delimiter(self.delimiter).quoting(self.is_quoting);
+        let mut reader = builder.from_reader(strict);
         let mut record = ByteRecord::new();
         let header = match &self.header {
             Some(header) => header.clone(),
             None => {
-                if !reader.read_byte_record(&mut record).map_err(|error| failed(error, "the header"))? {
+                if !next(&mut reader, &mut record, "the header")? {
                     return Err(bad("there is no header; the first line names the columns, as in start,end,city"));
                 }
                 let names = record.iter().map(|name| Some(std::str::from_utf8(name).ok()?.trim().to_owned()));
@@ -98,14 +127,11 @@ impl CsvOptions {
         let keyed = keyed(&header)?;
         let mut rows = Rows::new(header.into_iter().skip(keyed.columns()))?;
         loop {
-            let number = rows.len() + 1;
-            if !reader.read_byte_record(&mut record).map_err(|error| failed(error, &format!("row {number}")))? {
+            let what = format!("row {}", rows.len() + 1);
+            if !next(&mut reader, &mut record, &what)? {
                 return Ok(rows);
             }
-            push(&mut rows, keyed, &record).map_err(|detail| {
-                let line = record.position().map_or(0, csv::Position::line);
-                bad(&format!("row {number} (line {line}): {detail}"))
-            })?;
+            push(&mut rows, keyed, &record).map_err(|detail| broken(&record, &what, &detail))?;
         }
     }
 }
@@ -145,12 +171,27 @@ fn bad(detail: &str) -> Error {
     Error::new(ErrorKind::BadInput, detail)
 }
 
-fn failed(error: csv::Error, what: &str) -> Error {
+/// Reads a record; false at the end.
+fn next<R: Read>(reader: &mut csv::Reader<Strict<R>>, record: &mut ByteRecord, what: &str) -> Result<bool> {
+    reader.read_byte_record(record).map_err(|error| match reader.get_ref().broken() {
+        Some(detail) => broken(record, what, detail),
+        None => unread(&error, what),
+    })
+}
+
+fn broken(record: &ByteRecord, what: &str, detail: &str) -> Error {
+    let line = record.position().map_or(0, csv::Position::line);
+    bad(&format!("{what} (line {line}): {detail}"))
+}
+
+fn unread(error: &dyn std::error::Error, what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{what} could not be read: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn refused(text: &str) -> String {
@@ -187,10 +228,43 @@ mod tests {
             ("start,end,a\n1.0.0.0,::1,x\n", "of two kinds"),
             ("network,a\n1.0.0.1/24,x\n", "row 1 (line 2): \"1.0.0.1/24\" has bits behind its prefix"),
             ("network,a\n::/0,x\n1.0.0.0/8,y\n", "1.0.0.0 comes after IPv6"),
+            ("id,a\n1,x\n2,\"y\n3,z\n", "row 2 (line 3): its quotes are not closed"),
+            ("id,a\n1,\"x\ny\"\n2,\"\"\"", "row 2 (line 4): its quotes are not closed"),
+            ("id,\"a\n1,x\n", "the header (line 1): its quotes are not closed"),
+            ("id,a\n1,x\n2,\"y\"z\n", "row 2 (line 3): text stands behind a closing quote"),
+            ("id,a\n1\n2,\"y\"z\n", "row 1 (line 2): 1 fields, not 2"),
+            (&format!("id,a\n1{}\n", ",".repeat(66)), "row 1 (line 2): it has more than 66 fields"),
         ] {
             assert!(refused(text).contains(said), "{text:?}: {}", refused(text));
         }
         let broken = CsvOptions::new().read(&b"id,a\n\xff,x\n"[..]).unwrap_err();
         assert!(broken.to_string().contains("row 1 (line 2): its key is no UTF-8"), "{broken}");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_none_of_the_header_however_it_comes() {
+        let text = b"\xef\xbb\xbf\"id\",\"a\"\n1,x\n";
+        for at in 0..text.len() {
+            let (begin, rest) = text.split_at(at);
+            let rows = CsvOptions::new().read(begin.chain(rest)).unwrap();
+            assert_eq!((rows.len(), rows.columns()), (1, &["a".to_owned()][..]));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no_broken_row() {
+        struct Failing;
+        impl Read for Failing {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::other("as the test wants"))
+            }
+        }
+        for (text, said) in
+            [("", "the first line could"), ("id,a\n", "row 1 could"), ("id,a\n1,x\n2,\"y", "row 2 could")]
+        {
+            let error = CsvOptions::new().read(text.as_bytes().chain(Failing)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains(said) && error.to_string().contains("as the test wants"), "{error}");
+        }
     }
 }

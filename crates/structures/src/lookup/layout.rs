@@ -25,6 +25,8 @@
 //! | … | zeros, if any |
 //! | 8 | check: XXH3-64 of all before it, seed = build |
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -203,7 +205,7 @@ pub(super) struct Directory {
     pub(super) rows: u64,
     /// Of all blocks, in bytes.
     pub(super) bytes: u64,
-    pub(super) columns: Vec<String>,
+    pub(super) columns: Arc<[String]>,
     pub(super) sections: Vec<Section>,
     pub(super) decoder: Decoder,
 }
@@ -272,7 +274,7 @@ impl Directory {
         let all = take_u64(&mut rest)?;
         let count = take_length(&mut rest).filter(|&count| count <= super::COLUMNS_MAX)?;
         let column = |_| Some(std::str::from_utf8(take_bytes(&mut rest)?).ok()?.to_owned());
-        let columns = (0..count).map(column).collect::<Option<Vec<String>>>()?;
+        let columns = (0..count).map(column).collect::<Option<Arc<[String]>>>()?;
         let model = Model::decode(&mut rest, count)?;
         let (&sections, behind) = rest.split_first()?;
         rest = behind;

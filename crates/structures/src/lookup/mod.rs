@@ -53,6 +53,7 @@ mod pack;
 mod read;
 mod rows;
 mod shared;
+mod strict;
 mod text;
 
 use std::sync::Arc;
@@ -68,6 +69,7 @@ pub(crate) use self::layout::LAYOUT;
 pub use self::read::Found;
 pub use self::rows::{COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, ROWS_MAX, Rows};
 use self::shared::Inner;
+pub use self::strict::CSV_RECORD_BYTES_MAX;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::owned::Owned;
@@ -348,7 +350,8 @@ impl PackedTable {
         self.0.get_many(keys).await
     }
 
-    /// The names of the columns, of the version that this handle read last. **Round trips: 0.**
+    /// The names of the columns, of the version that this handle read last. A row that was found before may be of another one: it has [its own](Found::columns).
+    /// **Round trips: 0.**
     ///
     /// ```
     /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
@@ -361,7 +364,7 @@ impl PackedTable {
     /// # Ok(()) }
     /// ```
     pub fn columns(&self) -> Vec<String> {
-        self.0.loaded().version.as_ref().map(|(_, directory)| directory.columns.clone()).unwrap_or_default()
+        self.0.loaded().version.as_ref().map(|(_, directory)| directory.columns.to_vec()).unwrap_or_default()
     }
 
     /// What the version in force has. **Round trips: 1**, 2 when another one was built since.
@@ -387,7 +390,7 @@ impl PackedTable {
             None => PackedTableStat { others, ..PackedTableStat::default() },
             Some((version, directory)) => PackedTableStat {
                 version: Some(version.number),
-                columns: directory.columns.clone(),
+                columns: directory.columns.to_vec(),
                 rows: directory.rows,
                 blocks: version.blocks,
                 bytes: directory.bytes,

@@ -1,5 +1,7 @@
 //! Looking up: the directory tells the block, one read brings it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Result, Want};
 
@@ -25,7 +27,7 @@ const ROUNDS_MAX: usize = 16;
 /// countries.build(rows).await?;
 /// let found = countries.get("192.0.2.9".parse::<LookupKey>()?).await?.expect("in the network");
 /// assert_eq!((found.first.to_string(), found.last.to_string()), ("192.0.2.0".into(), "192.0.2.255".into()));
-/// assert_eq!(&found.fields[0][..], b"CA");
+/// assert_eq!((&found.columns[..], &found.fields[..]), (&["country".to_owned()][..], &["CA".into()][..]));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +36,31 @@ pub struct Found {
     pub first: LookupKey,
     /// The last one.
     pub last: LookupKey,
-    /// The row's fields, in the order of the columns.
+    /// The row's fields, in the order of its columns.
     pub fields: Vec<Bytes>,
+    /// The names of its columns. All rows of a version share them; another version may have others.
+    pub columns: Arc<[String]>,
+}
+
+impl Found {
+    /// The field of a column, whatever its place is in the row's version; `None` where that has no such column.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # use larder_structures::lookup::{CsvOptions, PackedTable};
+    /// let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// for csv in ["id,country,city\n7,CA,Toronto\n", "id,region,country\n7,Ontario,CA\n"] {
+    ///     cities.build(CsvOptions::new().read(csv.as_bytes())?).await?;
+    ///     let found = cities.get(7u64).await?.expect("a row");
+    ///     assert_eq!(found.field("country").expect("a column"), "CA");
+    ///     assert_eq!(found.field("street"), None);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn field(&self, column: &str) -> Option<&Bytes> {
+        self.fields.get(self.columns.iter().position(|name| name == column)?)
+    }
 }
 
 /// What came of asking one version.
@@ -164,7 +189,8 @@ impl Inner {
         let Some(row) = hit.row else { return Ok(None) };
         let last = hit.end.map_or(spot.last, |end| end - 1);
         let fields = block.row(row, &directory.decoder).ok_or_else(damaged)?;
-        Ok(Some(Found { first: spot.family.key(hit.first), last: spot.family.key(last), fields }))
+        let (first, last) = (spot.family.key(hit.first), spot.family.key(last));
+        Ok(Some(Found { first, last, fields, columns: directory.columns.clone() }))
     }
 
     /// The error for a number where the table has addresses.

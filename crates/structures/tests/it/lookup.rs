@@ -626,6 +626,16 @@ async fn the_columns_are_those_of_the_version_that_was_read() {
     for table in [&table, &open(&store).await] {
         assert_eq!(table.columns(), ["version", "word"]);
     }
+    let before = table.get(1u64).await.unwrap().unwrap();
+    let csv = "id,note,version\n1,x,two\n";
+    table.build(CsvOptions::new().read(csv.as_bytes()).unwrap()).await.unwrap();
+    let after = table.get(1u64).await.unwrap().unwrap();
+    assert_eq!([&before, &after].map(|row| row.field("version").unwrap()), ["one", "two"]);
+    assert_eq!((before.field("note"), after.field("word")), (None, None));
+    assert_eq!(
+        (&before.columns[..], &after.columns[..]),
+        (&["version", "word"].map(String::from)[..], &table.columns()[..])
+    );
     let found = larder_structures::inspect::inspect(&store, Ctx::default(), &Name::new("t").unwrap()).await.unwrap();
     let found = found.expect("a table");
     assert_eq!(found.params, [("kept in", "blocks of packed rows, by versions".to_owned())]);

@@ -148,6 +148,7 @@ async fn lookup_agrees_with_a_model(t: Bench) {
                     first: LookupKey::V4((*first).into()),
                     last: LookupKey::V4((*last).into()),
                     fields: vec![word.clone().into()],
+                    columns: ["word".to_owned()].into(),
                 });
                 assert_eq!(found, expected, "{key}, seed {seed}");
             }

@@ -597,3 +597,28 @@ async fn what_nobody_waits_for_any_more_is_not_sent() {
     let (sent, arrived) = (rounds * callers, server.calls("set") - before);
     assert!(arrived < sent / 2, "{arrived} of {sent} were carried out that nobody waited for");
 }
+
+/// Each is killed soon after it has shaken hands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_ends_each_connection_at_once_is_dialled_with_pauses() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let store = open(&server.url()).await;
+    let before = store.stats().connections;
+    let until = Instant::now() + Duration::from_secs(2);
+    let killing = tokio::task::spawn_blocking(move || {
+        while Instant::now() < until {
+            server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+            // So that one can shake hands.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        server
+    });
+    let _server = killing.await.unwrap();
+    let dialled = store.stats().connections - before;
+    assert!((3..60).contains(&dialled), "{dialled} connections in 2 s");
+    let up = Instant::now() + Duration::from_secs(10);
+    while one(&store, put("k", PutMode::Set, "v")).await.is_err() {
+        assert!(Instant::now() < up, "it is never up again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
@@ -774,30 +774,5 @@ async fn a_wait_for_replicas_that_is_out_of_bounds_is_refused() {
         let error = RedisStore::connect(node).await.expect_err("it connects");
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         assert!(error.to_string().contains(part), "{error}");
-    }
-}
-
-/// Each is killed soon after it has shaken hands.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_ends_each_connection_at_once_is_dialled_with_pauses() {
-    let server = start(RedisVersion::Redis7);
-    let store = open(&server.url()).await;
-    let before = store.stats().connections;
-    let until = Instant::now() + Duration::from_secs(2);
-    let killing = tokio::task::spawn_blocking(move || {
-        while Instant::now() < until {
-            server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-            // So that one can shake hands.
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        server
-    });
-    let _server = killing.await.unwrap();
-    let dialled = store.stats().connections - before;
-    assert!((3..60).contains(&dialled), "{dialled} connections in 2 s");
-    let up = Instant::now() + Duration::from_secs(10);
-    while one(&store, put("k", PutMode::Set, "v")).await.is_err() {
-        assert!(Instant::now() < up, "it is never up again");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -60,6 +60,10 @@ pub enum OnOutage {
 /// fall back unless asked for, so that a structure opened over this layer fails in an outage rather than splits: with
 /// [`conditional_writes_too`](Outage::conditional_writes_too) it splits. A token of one store never holds in the other.
 ///
+/// **Open no structure over a layer that falls back.** What only reads, and plain sets, deletes and touches do fall back, and structures use those, too: what is out of reach is then told as
+/// [`Lost`](ErrorKind::Lost) or [`Absent`](ErrorKind::Absent), a drop whose last reply was lost may be told as done, and where one of several servers is out a build of a packed table is acknowledged whose
+/// blocks stand in the second store alone. And where writes wait and reads fall back, a read is answered by the second store before a write to its key in its own batch is done.
+///
 /// The profile is the weaker of all stores in each point: what a structure relies on must hold wherever an op may go.
 ///
 /// **Round trips: none of its own** while all goes well; in an outage 1 of the second store, or 1 an attempt.

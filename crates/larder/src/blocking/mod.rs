@@ -5,6 +5,8 @@
 //! [`Unsupported`](crate::ErrorKind::Unsupported) error that says so, and no panic. So it is on a thread that a runtime keeps for blocking work (`spawn_blocking`), which cannot be told
 //! from the others; a thread of `std::thread` will do.
 //!
+//! A process that forks does so before its first call here, and opens its stores afterwards: the child of a later fork has the handles and not the thread that serves them, and a call to a server waits for ever.
+//!
 //! The twins have the names, the guarantees and the round trips of what they stand for; each method links to it. Whatever has no twin
 //! here, such as opening with options, [`wait`] waits for: `Set::new(wait(larder::Set::options().shards(16).open_or_create(&store, "tags"))?)`.
 //!

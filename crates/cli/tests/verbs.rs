@@ -4,10 +4,9 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::process::Stdio;
 use std::thread;
 
-use common::{Done, finish, larder, on, on_with_input, wait};
+use common::{Done, fed, finish, larder, on, on_with_input, wait};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::json;
 
@@ -206,15 +205,7 @@ fn a_reader_that_goes_away_is_no_error() {
 fn unread(store: &str, line: &str, input: &[u8]) -> Done {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let mut command = larder(line.split_whitespace());
-    command.env("LARDER_STORE", store).stdin(Stdio::piped()).stdout(writer);
-    let mut child = command.spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    let feeder = thread::spawn(move || _ = stdin.write_all(&input));
-    let done = wait(child);
-    feeder.join().unwrap();
-    done
+    fed(larder(line.split_whitespace()).env("LARDER_STORE", store).stdout(writer), input)
 }
 
 #[test]

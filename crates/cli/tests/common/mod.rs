@@ -41,8 +41,12 @@ pub(crate) fn on(store: &str, line: &str) -> Done {
 
 /// The same with something on standard input.
 pub(crate) fn on_with_input(store: &str, line: &str, input: &[u8]) -> Done {
-    let mut command = larder(line.split_whitespace());
-    let mut child = command.env("LARDER_STORE", store).stdin(Stdio::piped()).spawn().unwrap();
+    fed(larder(line.split_whitespace()).env("LARDER_STORE", store), input)
+}
+
+/// Runs a command with something on standard input.
+pub(crate) fn fed(command: &mut Command, input: &[u8]) -> Done {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
     // It may end before it has read everything.

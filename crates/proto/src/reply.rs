@@ -208,19 +208,18 @@ fn meta(line: &[u8], expect: &Expect) -> Result<Head, ProtocolError> {
         return Err(unexpected());
     }
     let mut item = Item::default();
-    let mut token = None;
-    let mut opaque = None;
+    let (mut token, mut opaque, mut flags, mut ttl) = (None, None, None, None);
     for word in words {
         let (flag, argument) = (word[0], &word[1..]);
         match flag {
             b'O' => opaque = Some(number(argument).ok_or_else(unexpected)?),
             b'c' if expect.want.contains(Want::CAS) => token = Some(number(argument).ok_or_else(unexpected)?),
             b'f' => {
-                let flags = number(argument).and_then(|flags| u32::try_from(flags).ok());
-                item.flags = flags.ok_or_else(unexpected)?;
+                let number = number(argument).and_then(|flags| u32::try_from(flags).ok());
+                flags = Some(number.ok_or_else(unexpected)?);
             }
-            b't' if argument == b"-1" => item.ttl = Remaining::Never,
-            b't' => item.ttl = Remaining::For(Duration::from_secs(number(argument).ok_or_else(unexpected)?)),
+            b't' if argument == b"-1" => ttl = Some(Remaining::Never),
+            b't' => ttl = Some(Remaining::For(Duration::from_secs(number(argument).ok_or_else(unexpected)?))),
             _ => {} // W, X and Z of items that others treat as a cache
         }
     }
@@ -230,10 +229,16 @@ fn meta(line: &[u8], expect: &Expect) -> Result<Head, ProtocolError> {
     }
     // A hit brings what was asked for, or it is not the answer.
     let is_hit = expect.shape == Shape::MetaGet && matches!(status, b"VA" | b"HD");
-    let wants = |part| expect.want.contains(part);
-    if is_hit && (wants(Want::CAS) && token.is_none() || wants(Want::VALUE) && value_bytes.is_none()) {
-        return Err(ProtocolError::unexpected("a hit without the value or the token that was asked for", line));
+    let lacks = |part, is_there: bool| !is_there && expect.want.contains(part);
+    let lacks_any = lacks(Want::VALUE, value_bytes.is_some())
+        || lacks(Want::CAS, token.is_some())
+        || lacks(Want::FLAGS, flags.is_some())
+        || lacks(Want::TTL, ttl.is_some());
+    if is_hit && lacks_any {
+        return Err(ProtocolError::unexpected("a hit without all that was asked for", line));
     }
+    item.flags = flags.unwrap_or_default();
+    item.ttl = ttl.unwrap_or_default();
     let reply = match (expect.shape, status) {
         (Shape::MetaGet | Shape::MetaArith, b"VA") => {
             let value_bytes = value_bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(unexpected)?;

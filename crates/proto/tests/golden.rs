@@ -317,6 +317,11 @@ fn what_belongs_to_another_op_is_an_error() {
         (Want::CAS, "HD t-1 O9\r\n"),
         (Want::VALUE | Want::CAS, "VA 1 O9\r\nx\r\n"),
         (Want::VALUE | Want::CAS, "HD c7 O9\r\n"),
+        (Want::FLAGS, "HD O9\r\n"),
+        (Want::TTL, "HD f7 O9\r\n"),
+        (Want::VALUE | Want::FLAGS, "VA 1 t-1 O9\r\nx\r\n"),
+        (Want::VALUE | Want::TTL, "VA 1 f7 O9\r\nx\r\n"),
+        (Want::FLAGS | Want::TTL, "HD f7 O9\r\n"),
     ] {
         assert!(decode_with(Dialect::Meta, &Op::get(key("k"), want), bytes).is_err(), "{want:?}: {bytes:?}");
     }

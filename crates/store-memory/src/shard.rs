@@ -223,9 +223,10 @@ impl Locked<'_> {
 
     /// The next cas token. Items never change shards, so a count a shard is unique for a key.
     ///
-    /// It wraps after 2^38 changes of one shard: 3 days of a million a second. Then a token that was kept all that time
-    /// matches by accident if its item's latest change happens to be the very 2^38th since. It is never 0, which memcached's
-    /// protocol takes for no token.
+    /// It wraps after 2^38 - 1 tokens of one shard: 3 days of a million a second. Whoever may write draws one, also where nothing
+    /// comes of it: a put that is refused, arithmetic or an append on what is missing, and each op of a server that reads by
+    /// [`update`](Locked::update). Then a token that was kept all that time matches by accident if its item's latest change happens
+    /// to have drawn the very one. It is never 0, which memcached's protocol takes for no token.
     pub(crate) fn next_cas(&mut self) -> u64 {
         self.shard.cas = self.shard.cas % ((1 << CAS_BITS) - 1) + 1;
         self.shard.cas

@@ -37,7 +37,7 @@ struct Args {
 enum Task {
     /// Everything that must hold before a change is merged: checks, lints, tests, documentation tests
     Test,
-    /// Only the directions of dependencies and the style
+    /// Only the checks that build nothing but xtask itself: style, directions of dependencies, links, evidence and the like
     Check,
     /// Write the table at the head of docs/guarantees.md
     Guarantees,

@@ -70,7 +70,7 @@ Prints a line a group: how many, a tab, and the values of the fields, apart by t
 were never set; with --ids those alone, an id that is given twice twice, and with `--ids -` those on standard input. The records fall into 1,048,576 \
 groups at the most.
 
-Round trips: open 2, and 3 and 1 for every 2 MiB of records; with --ids 1 for every 1,000.
+Round trips: open 2, and 3 and 1 for every 2 MiB of records; with --ids as get, for every 1,000.
 
 Examples:
   larder records aggregate users place

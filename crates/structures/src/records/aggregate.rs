@@ -395,15 +395,10 @@ impl Inner {
         Ok(block)
     }
 
-    /// Counts the records of these ids, 1,000 at a time.
+    /// Counts the records of these ids, 1,000 at a time; also where they are counted alone, it is looked whether their shards are there.
     pub(super) async fn aggregate_ids(&self, mut tally: Tally, ids: &[u64]) -> Result<Aggregate> {
         let parts = tally.parts.clone();
         for some in ids.chunks(IDS_A_BATCH) {
-            if parts.is_empty() {
-                some.iter().try_for_each(|&id| self.place(id).map(drop))?;
-                tally.add(0, some.len() as u64)?;
-                continue;
-            }
             for read in self.read(some, &parts).await? {
                 tally.add_record(&read)?;
             }

@@ -198,13 +198,17 @@ impl Inner {
         u64::from(shard) * u64::from(self.params.per_shard)
     }
 
-    /// Reads numbers of records: `parts` of each, in the order of the ids.
+    /// Reads numbers of records: `parts` of each, in the order of the ids; without parts none, but a shard that is lost is told as with them.
     pub(super) async fn read(&self, ids: &[u64], parts: &[Bits]) -> Result<Vec<Vec<u64>>> {
         self.vigil().check()?;
         let mut wanted = Wanted::new();
         for (at, &id) in ids.iter().enumerate() {
             let (shard, position) = self.place(id)?;
-            wanted.entry(shard).or_default().push((at, position));
+            let records = wanted.entry(shard).or_default();
+            // Without parts a shard is asked only what it says of itself.
+            if !parts.is_empty() {
+                records.push((at, position));
+            }
         }
         let deadline = self.deadline();
         let mut out = vec![Vec::new(); ids.len()];
@@ -231,10 +235,13 @@ impl Inner {
         out: &mut [Vec<u64>],
     ) -> Result<Vec<Seen>> {
         let mut seen = Vec::with_capacity(wanted.len());
-        let records_an_op = (FIELDS_AN_OP / parts.len()).max(1);
-        let mut asked = Vec::new();
+        let records_an_op = (FIELDS_AN_OP / parts.len().max(1)).max(1);
+        let mut asked: Vec<(u32, &[(usize, u32)])> = Vec::new();
         for (&shard, records) in wanted {
-            asked.extend(records.chunks(records_an_op).map(|some| (shard, some)));
+            match records.is_empty() {
+                true => asked.push((shard, records)),
+                false => asked.extend(records.chunks(records_an_op).map(|some| (shard, some))),
+            }
         }
         for some in asked.chunks(OPS_A_BATCH.min(self.store.profile().batch_ops_max)) {
             let ops: Result<Batch> = some

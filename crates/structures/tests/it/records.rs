@@ -143,6 +143,15 @@ async fn shards_that_were_never_made_take_one_look_together_at_each_call() {
         let before = counting.counts();
         assert_eq!(records.get_many(&ids).await.unwrap()[3], [Value::Uint(4)]);
         assert_eq!(counting.counts().since(&before).round_trips, 2, "of nine that are not");
+        for (some, expected) in [(&ids[3..4], 1), (&ids[..], 2)] {
+            let before = counting.counts();
+            assert_eq!(records.aggregate_ids(&[], some).await.unwrap().records, some.len() as u64);
+            assert_eq!(
+                counting.counts().since(&before).round_trips,
+                expected,
+                "as a get, though no field is asked for"
+            );
+        }
     }
 }
 
@@ -173,6 +182,7 @@ async fn a_lost_shard_among_those_that_were_never_made_is_told() {
         for handle in [&knew_none, &knows] {
             is_lost(handle.get_many(&ids).await);
             is_lost(handle.aggregate_ids(&["visits"], &ids).await);
+            is_lost(handle.aggregate_ids(&[], &ids).await);
             is_lost(handle.get_many(&ids[3..5]).await);
             let others = handle.get_many(&ids[4..]).await.unwrap();
             assert_eq!((others[2].clone(), others[3].clone()), (vec![Value::Uint(5)], vec![Value::Uint(0)]));

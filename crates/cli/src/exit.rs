@@ -189,6 +189,19 @@ impl Failure {
         if done == 0 { self } else { self.after(&format!("{done} of {all} elements are done")) }
     }
 
+    /// The same of standard input: what is done to so many (`what`, as in "elements are done") of those that were begun. Where the outcome
+    /// of some is open, it says so; where none was begun, nothing.
+    #[must_use]
+    pub(crate) fn after_input(self, done: u64, begun: u64, what: &str) -> Failure {
+        let (things, verb) = what.split_once(' ').unwrap_or((what, "are done"));
+        match (done, begun > done) {
+            (0, false) => self,
+            (0, true) => self.after(&format!("no {things} of standard input {verb} for certain, some may be")),
+            (_, true) => self.after(&format!("{done} {things} of standard input {verb}, others may be")),
+            (_, false) => self.after(&format!("{done} {things} of standard input {verb}")),
+        }
+    }
+
     /// The same of what counts twice if it is done again: to who does all of it again the outcome is unknown as soon as anything is done.
     #[must_use]
     pub(crate) fn after_some(self, done: usize, what: &str) -> Failure {
@@ -380,6 +393,15 @@ mod tests {
         assert!(structure.hint.unwrap().contains("larder drop NAME"), "a structure in a folder can be dropped");
         let own = Failure::usage("").hint("another").at(Where::Folder);
         assert_eq!(own.hint.as_deref(), Some("another"));
+    }
+
+    #[test]
+    fn it_is_said_of_standard_input_what_is_done_and_whether_anything_is_open() {
+        let said = |done, begun| Failure::usage("x").after_input(done, begun, "elements are done").message();
+        assert_eq!(said(0, 0), "x");
+        assert_eq!(said(0, 5), "no elements of standard input are done for certain, some may be: x");
+        assert_eq!(said(3, 5), "3 elements of standard input are done, others may be: x");
+        assert_eq!(said(5, 5), "5 elements of standard input are done: x");
     }
 
     #[test]

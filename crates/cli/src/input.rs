@@ -213,8 +213,7 @@ where
     if let Source::Typed(elements) = source {
         return take(act(elements).await?);
     }
-    let turns = Turns { under_way: VecDeque::new(), key_of, take, done: Amount::default(), meter: Meter::new() };
-    turns.run(read_batches_of(size), act).await
+    Turns::new(key_of, take).run(read_batches_of(size), act).await
 }
 
 /// Batches that are acted on, in the order in which they were read.
@@ -222,6 +221,8 @@ struct Turns<T, K> {
     under_way: VecDeque<UnderWay<T>>,
     key_of: Option<KeyOf>,
     take: K,
+    /// How many elements are done, or were tried.
+    begun: u64,
     done: Amount,
     meter: Meter,
 }
@@ -250,6 +251,10 @@ impl Amount {
 }
 
 impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
+    fn new(key_of: Option<KeyOf>, take: K) -> Turns<T, K> {
+        Turns { under_way: VecDeque::new(), key_of, take, begun: 0, done: Amount::default(), meter: Meter::new() }
+    }
+
     /// Acts on all batches that come, or until something fails: what is under way then is waited for.
     async fn run<F>(
         mut self,
@@ -283,9 +288,9 @@ impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
         while !self.under_way.is_empty() {
             outcome = graver(outcome, self.take_one().await);
         }
-        let done = self.done.elements;
+        let (done, begun) = (self.done.elements, self.begun);
         drop(self);
-        outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
+        outcome.map_err(|failure| failure.after_input(done, begun, "elements are done"))
     }
 
     fn keys_of(&self, batch: &Elements) -> HashSet<u64> {
@@ -304,6 +309,7 @@ impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
         action: impl Future<Output = Result<T, Failure>> + Send + 'static,
     ) {
         let action = AbortOnDropHandle::new(tokio::spawn(action));
+        self.begun += amount.elements;
         self.under_way.push_back(UnderWay { amount, keys, action });
     }
 
@@ -571,8 +577,8 @@ mod tests {
         }
     }
 
-    fn turns<T, K: FnMut(T) -> Result<(), Failure>>(take: K) -> Turns<T, K> {
-        Turns { under_way: VecDeque::new(), key_of: None, take, done: Amount::default(), meter: Meter::new() }
+    fn turns<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>>(take: K) -> Turns<T, K> {
+        Turns::new(None, take)
     }
 
     #[tokio::test]
@@ -640,7 +646,9 @@ mod tests {
             let failure = turns(|()| Ok(())).run(receiver, act).await.unwrap_err();
             assert_eq!(failure.exit, 7);
             assert!(
-                failure.message().starts_with("0 elements of standard input are done, others may be: timeout: lost")
+                failure
+                    .message()
+                    .starts_with("no elements of standard input are done for certain, some may be: timeout: lost")
             );
         }
     }

@@ -380,7 +380,8 @@ async fn claim(session: &Session, which: Which, args: &Taking) -> Result<u8, Fai
 
 /// Says that there is nothing to take: not at all to people, whom the exit code tells.
 fn nothing(session: &Session) -> Result<u8, Failure> {
-    session.out.answer("", &json!({"item": null}))?;
+    // Where nobody reads it, it must not be said to be done.
+    session.out.answer("", &json!({"item": null})).map_err(|failure| failure.after("there is nothing to take"))?;
     Ok(Exit::No as u8)
 }
 

@@ -201,14 +201,14 @@ async fn put_lines(session: &Session, args: &TablePut) -> Result<(), Failure> {
     let (mut batches, numbers) = (read_batches(), LineCount::of(&Source::Stdin));
     let mut done = 0;
     while let Some(batch) = batches.recv().await {
-        let so_far = |others: &'static str| {
-            move |failure: Failure| failure.after(&format!("{done} entries of standard input are put{others}"))
+        let so_far = |begun: usize| {
+            move |failure: Failure| failure.after_input(done as u64, (done + begun) as u64, "entries are put")
         };
-        let lines = batch.map_err(so_far(""))?;
+        let lines = batch.map_err(so_far(0))?;
         let (count, numbered) = (lines.len(), numbers.next(&lines));
-        let wrong = |error| so_far("")(numbered.failure(error, |line| by_tab(line, "key").map(|_| ())));
+        let wrong = |error| so_far(0)(numbered.failure(error, |line| by_tab(line, "key").map(|_| ())));
         let entries = by_tabs(lines, "key").map_err(wrong)?;
-        put_all(&table, entries, args.ttl).await.map_err(so_far(", others may be"))?;
+        put_all(&table, entries, args.ttl).await.map_err(so_far(count))?;
         done += count;
     }
     table.settle().await;

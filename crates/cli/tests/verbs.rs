@@ -234,10 +234,19 @@ fn a_change_is_said_though_nobody_reads_what_it_prints() {
     let lines: String = (0..3_000).map(|n| format!("m{n}\t1\n")).collect();
     let done = unread(&url, "top add points -", lines.as_bytes());
     assert_eq!(done.code(), 141, "{done:?}");
-    let said = done.stderr.split_once(" elements of standard input are done, others may be: nobody reads");
+    let said = done.stderr.split_once(" elements of standard input are done: nobody reads");
     let count: u64 = said.expect(&done.stderr).0.rsplit(' ').next().unwrap().parse().unwrap();
     let all: Vec<Vec<u8>> = on(&url, "top list points --all").sorted_lines();
     assert_eq!(all.len() as u64, count + 1, "and ann");
+    // Where nothing was there to take, nothing is done.
+    on(&url, "stack push undo a").exits(0);
+    on(&url, "stack pop undo").exits(0);
+    for line in ["--json stack pop undo", "--json stack claim undo"] {
+        let done = unread(&url, line, b"");
+        assert_eq!(done.code(), 141, "{line}: {done:?}");
+        assert!(done.stderr.contains("there is nothing to take: nobody reads"), "{line}: {}", done.stderr);
+        assert!(!done.stderr.contains("done"), "{line}: {}", done.stderr);
+    }
     on(&url, "table put prices pear 4").exits(0);
     let done = unread(&url, "--json table remove prices apple pear", b"");
     assert!(done.stderr.contains("1 of 2 elements are done: nobody reads"), "{}", done.stderr);

@@ -92,6 +92,8 @@ const WITNESSED: &str =
     "nothing was changed; `larder restore` makes a store of a backup, and docs/durability.md says what a witness tells";
 /// What a folder of a newer layout tells.
 const NEWER: &str = "a newer larder has written it, and nothing was changed: use that one";
+/// What a drop tells of a layout that it does not read.
+const NOT_DROPPED: &str = "nothing was changed: the larder that wrote it can drop it; if it is another program's, that one can remove it, or take another name";
 
 /// What to do where a part is done, and all of it would do that twice.
 const TWICE: &str = "what is done counts twice if it is done again: read before you try again";
@@ -157,6 +159,13 @@ impl Failure {
             ErrorKind::LayoutMismatch => failure.hint(NEWER),
             _ => failure,
         }
+    }
+
+    /// That of a drop: what it does not read it cannot remove either.
+    pub(crate) fn of_a_drop(error: larder::Error) -> Failure {
+        let is_not_read = error.kind() == ErrorKind::LayoutMismatch && !error.is_unknown();
+        let failure = Failure::from(error);
+        if is_not_read { failure.hint(NOT_DROPPED) } else { failure }
     }
 
     /// That of a command on a store there: what cannot be reached need not be a server with an address.
@@ -393,6 +402,16 @@ mod tests {
         assert!(structure.hint.unwrap().contains("larder drop NAME"), "a structure in a folder can be dropped");
         let own = Failure::usage("").hint("another").at(Where::Folder);
         assert_eq!(own.hint.as_deref(), Some("another"));
+    }
+
+    #[test]
+    fn a_drop_that_is_refused_is_not_told_to_drop() {
+        let failure = Failure::of_a_drop(Error::new(ErrorKind::LayoutMismatch, "of layout 99"));
+        assert_eq!((failure.exit, failure.hint.as_deref()), (Exit::Refused as u8, Some(NOT_DROPPED)));
+        // A part of it may be gone.
+        let midway = Failure::of_a_drop(Error::new(ErrorKind::LayoutMismatch, "").effect(Effect::Unknown));
+        assert_eq!(midway.exit, Exit::Unknown as u8);
+        assert!(midway.hint.unwrap().contains("read before"));
     }
 
     #[test]

@@ -246,7 +246,7 @@ fn changes(command: &Command) -> bool {
 
 async fn drop_structure(session: &Session, named: &Named) -> Result<Exit, Failure> {
     let name = named.checked()?;
-    match larder::drop_structure(&session.store, session.ctx(), &name).await? {
+    match larder::drop_structure(&session.store, session.ctx(), &name).await.map_err(Failure::of_a_drop)? {
         Some(dropped) => {
             let kind = dropped.kind.as_str();
             session.out.answer(kind, &json!({"name": bytes(name.as_bytes()), "dropped": kind}))?;

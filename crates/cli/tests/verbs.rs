@@ -265,6 +265,18 @@ fn a_name_is_one_structure() {
 }
 
 #[test]
+fn a_drop_that_is_refused_is_not_told_to_drop() {
+    let (server, url) = server();
+    on(&url, "counter add n").exits(0);
+    // Where its manifest stood.
+    ask(&server, "set L.n.m 0 0 3\r\nxyz", "STORED\r\n");
+    let done = on(&url, "drop n");
+    done.fails(8, "layout");
+    let is_told = done.stderr.contains("the larder that wrote it") && !done.stderr.contains("larder drop");
+    assert!(is_told, "{}", done.stderr);
+}
+
+#[test]
 fn drop_removes_a_structure_and_all_its_keys() {
     let (server, url) = server();
     on(&url, "counter add warm").exits(0);

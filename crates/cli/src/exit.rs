@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::session::Session;
 
-/// How the command ends. `lock run` and `cache get` end as their command does.
+/// How the command ends. `lock run`, `queue work --once` and `cache get` end as their command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Ok = 0,
@@ -26,14 +26,17 @@ pub(crate) enum Exit {
 
 /// Every exit code, and what it means.
 pub(crate) const CODES: [(&str, &str); 13] = [
-    ("0", "done; for `set has`: yes"),
+    ("0", "done; the answer is yes"),
     (
         "1",
-        "no: `set has` found an element missing, `queue pop` and `claim` nothing to take, `demo` a total that is off",
+        "what was asked for is not there, or the answer is no; of several, for one of them: `set has`, `table get`, `hash get`, `lookup get`, `records bits`, `queue pop` and others; `unique new`: no id is new; `demo`: a total is off",
     ),
     ("2", "wrong usage: an option, a name, a value, a URL; no store is set; a file that cannot be read or written"),
     ("3", "absent: there is no such structure (never created, or lost)"),
-    ("4", "lost or rolled back: the structure was there, and data of it are gone"),
+    (
+        "4",
+        "lost, rolled back or damaged: data that were there are gone, or cannot be read; `log fetch` printed what is left, `check` found damage",
+    ),
     ("5", "the lock was not obtained in time, or was lost while the command ran; a claim of a queue is over"),
     (
         "6",
@@ -43,7 +46,10 @@ pub(crate) const CODES: [(&str, &str); 13] = [
         "7",
         "the outcome is unknown: it may have happened, or may yet; or a part is done that counts twice if it is done again; read before you try again",
     ),
-    ("8", "refused: full, out of range, another kind of structure, too many writers, or unsupported"),
+    (
+        "8",
+        "refused: full, out of range, another kind of structure, too many writers, or unsupported; `export` and `import`: something was left out, the rest is done",
+    ),
     ("70", "the store or larder misbehaved"),
     ("126", "`lock run`, `cache get`, `queue work`: the command cannot be run"),
     ("127", "`lock run`, `cache get`, `queue work`: the command was not found"),
@@ -54,7 +60,7 @@ pub(crate) const CODES: [(&str, &str); 13] = [
 pub(crate) fn table() -> String {
     let lines: String = CODES.iter().map(|(code, meaning)| format!("{code:>5}  {meaning}\n")).collect();
     format!(
-        "Exit codes:\n{lines}\n`lock run`, and `cache get` of what is missing, else exit as their command does; --lock-exit-code tells its own 5 apart."
+        "Exit codes:\n{lines}\n`lock run`, `queue work --once`, and `cache get` of what is missing, else exit as their command does; --lock-exit-code tells its own 5 apart."
     )
 }
 

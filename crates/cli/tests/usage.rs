@@ -198,6 +198,20 @@ fn the_exit_codes_are_listed() {
 }
 
 #[test]
+fn the_documented_exit_codes_are_those_that_are_printed() {
+    let documented = include_str!("../../../docs/operations.md");
+    let table = documented.split_once("As `larder exit-codes` prints them:").expect("the table").1;
+    let rows = table.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).skip(2);
+    let rows = rows.map(|row| row.trim_matches('|').split_once('|').expect("two columns"));
+    let rows: Vec<(String, String)> = rows.map(|(code, text)| (code.trim().into(), text.trim().into())).collect();
+    let printed = finish(&mut larder(["--json", "exit-codes"])).json();
+    let word = |row: &serde_json::Value, column: &str| row[column].as_str().unwrap().to_owned();
+    let printed: Vec<_> =
+        printed.as_array().unwrap().iter().map(|row| (word(row, "code"), word(row, "meaning"))).collect();
+    assert_eq!(rows, printed);
+}
+
+#[test]
 fn the_version_is_the_packages() {
     assert_eq!(finish(&mut larder(["--version"])).exits(0), format!("larder {}\n", env!("CARGO_PKG_VERSION")));
 }

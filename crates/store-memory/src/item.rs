@@ -24,7 +24,7 @@
 use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::ptr::NonNull;
 
-/// Bits of a cas token; what a wrap means is told at [`Shard::next_cas`](crate::shard::Shard::next_cas).
+/// Bits of a cas token; what a wrap means is told at [`Locked::next_cas`](crate::shard::Locked::next_cas).
 pub(crate) const CAS_BITS: u32 = 38;
 /// The latest expiry that can be stored, in ms of the store's clock: 48 bits, less the mark of "never".
 pub(crate) const EXPIRY_MS_MAX: u64 = EXPIRY_NEVER - 1;

@@ -15,6 +15,8 @@ use crate::args::Common;
 use crate::exit::{Exit, Failure, Where};
 use crate::own::hand_nothing_on;
 
+/// The store in memory. It takes no options here.
+const MEMORY: &str = "memory:";
 /// Tells a process in the background that it is there already.
 const IN_BACKGROUND: &str = "LARDER_IN_BACKGROUND";
 /// The most threads that nobody asked for.
@@ -93,7 +95,7 @@ pub(crate) fn memcached(words: impl Iterator<Item = OsString>) -> Result<ExitCod
 /// A store that is named in the environment for clients is not the one to serve.
 pub(crate) fn serve(common: &Common, words: &[OsString], as_memcached: bool) -> Result<u8, Failure> {
     let named_for_clients = |url: &String| {
-        let is_served = ["memory:", "file:"].iter().any(|scheme| url.starts_with(scheme));
+        let is_served = crate::own::is_file(url) || is_memory(url.get(..MEMORY.len()).unwrap_or_default());
         !is_served && std::env::var("LARDER_STORE").is_ok_and(|set| set == *url)
     };
     let url = common.store.clone().filter(|url| !named_for_clients(url));
@@ -191,11 +193,16 @@ fn allow_files(needed: u64) {
     }
 }
 
+/// True if the URL is that of memory; a scheme may be in capitals.
+fn is_memory(url: &str) -> bool {
+    url.eq_ignore_ascii_case(MEMORY)
+}
+
 /// Starts a server over the store that is named.
 fn start(args: &mut ServerArgs, as_memcached: bool) -> Result<Server, Failure> {
     let config = std::mem::take(&mut args.config);
     let limits = &config.limits;
-    let url = args.store.as_deref().unwrap_or("memory:");
+    let url = args.store.as_deref().unwrap_or(MEMORY);
     if crate::own::is_file(url) {
         if args.evict == Some(true) {
             return Err(Failure::usage("a store in a folder drops nothing: --evict is for memory:"));
@@ -207,7 +214,7 @@ fn start(args: &mut ServerArgs, as_memcached: bool) -> Result<Server, Failure> {
         }
         return Ok(Server::start(DurableEngine::new(store), config)?);
     }
-    if url != "memory:" {
+    if !is_memory(url) {
         let message = format!("{} cannot be served", larder::text::masked_url(url));
         return Err(Failure::usage(message).hint("memory: and file:PATH can; -m sets the size of memory:"));
     }

@@ -279,6 +279,30 @@ fn as_memcached_it_serves_the_store_it_is_given_and_no_other() {
     assert_eq!(server.ask("get L.hits.m\r\n"), "END");
 }
 
+/// As clients take it: a folder that memory was served in the place of would be found empty by all who come.
+#[test]
+fn a_scheme_in_capitals_is_served_as_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let durability = |command: Command| {
+        let server = Served::by(command, folder.path(), &[]);
+        let mut stream = server.connect();
+        stream.write_all(b"stats settings\r\nquit\r\n").unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply.lines().find_map(|line| line.strip_prefix("STAT durability ")).unwrap().to_owned()
+    };
+    let file = format!("FILE:{}", folder.path().join("store").display());
+    for (url, word) in [(file.as_str(), "disk"), ("MEMORY:", "process"), ("Memory:", "process")] {
+        let mut in_environment = larder(["serve"]);
+        in_environment.env("LARDER_STORE", url);
+        assert_eq!(durability(in_environment), word, "LARDER_STORE={url}");
+        assert_eq!(durability(larder(["serve", "--store", url])), word, "--store {url}");
+    }
+    // A mistyped one is no client's.
+    let mut command = larder(["serve", "-s", "none"]);
+    finish(command.env("LARDER_STORE", "MEMORY:x").current_dir(folder.path())).fails(2, "cannot be served");
+}
+
 /// Runs `larder serve` with these two descriptors as systemd hands them over: from 3 on, and the process is told that they are meant.
 fn activated(descriptors: [OwnedFd; 2], options: &[&str]) -> Command {
     let script = "exec 3<&0 4<&1 0</dev/null 1>/dev/null; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$0\" serve \"$@\"";

@@ -172,6 +172,43 @@ fn a_reset_has_counts_begin_anew_and_leaves_what_is_there() {
     assert!(text(&mut stream, "stats items").contains("STAT items:1:evicted 0\r\n"));
 }
 
+fn stat(stream: &mut TcpStream, name: &str) -> u64 {
+    let told = text(stream, "stats");
+    let line = told.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {told}")).parse().unwrap()
+}
+
+#[test]
+fn writes_with_a_token_are_counted_whichever_way_they_are_asked_for() {
+    let theirs = Memcached::start(Version::New, &[]);
+    let ours = start(Limits::default());
+    let [theirs, ours] = [theirs.addr(), ours.addrs()[0]].map(|addr| {
+        let mut stream = connect(addr);
+        let mut counted = |request: &str, reply: &str| {
+            let told = text(&mut stream, request);
+            assert!(told.starts_with(reply), "{request:?}: {told:?}");
+            ["cas_hits", "cas_misses", "cas_badval"].map(|name| stat(&mut stream, name))
+        };
+        let mut counts = vec![counted("ms k 1 C5\r\nx", "NF"), counted("ms k 1 MR C5\r\nx", "NF")];
+        // None of these goes by a token alone.
+        counts.extend(["MA N0", "ME", "MP"].map(|mode| counted(&format!("ms k 1 {mode} C5\r\nx"), "")));
+        counts.push(counted("ms k 1 E1000\r\nx", "HD"));
+        counts.push(counted("ms k 1 C1000 E1001\r\nx", "HD"));
+        counts.push(counted("ms k 1 C1001 E1002 MR q\r\nx", ""));
+        counts.push(counted("ms k 1 C1000\r\nx", "EX"));
+        counts.push(counted("ms k 1 C1000 MR\r\nx", "EX"));
+        counts.push(counted("ms k 1 C1000 MA\r\nx", "EX"));
+        // Late, and stored as stale.
+        counts.push(counted("ms k 1 C1000 I E1003\r\nx", "HD"));
+        counts.push(counted("ms k 1 C2000 I\r\nx", "EX"));
+        counts.push(counted("cas k 0 0 1 1003\r\nx", "STORED"));
+        counts.push(counted("cas none 0 0 1 1\r\nx", "NOT_FOUND"));
+        counts
+    });
+    assert_eq!(ours, theirs);
+    assert_eq!(ours.last(), Some(&[4, 3, 3]));
+}
+
 /// On one thread: whoever asks for one look at all items behind another has his turns, and no more.
 #[test]
 fn looks_at_all_items_keep_nobody_else_waiting() {

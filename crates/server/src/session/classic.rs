@@ -25,6 +25,17 @@ pub(super) enum Wrote {
     NotFound,
 }
 
+impl Wrote {
+    /// What it counts as, of a write that goes by a token.
+    pub(super) fn by_token(self) -> Count {
+        match self {
+            Wrote::Stored => Count::CasHits,
+            Wrote::Exists => Count::CasBadval,
+            Wrote::NotFound | Wrote::NotStored => Count::CasMisses,
+        }
+    }
+}
+
 impl Session {
     pub(super) fn get<E: Engine>(&mut self, env: &Env<E>, keys: Words<'_>, cas: bool, tally: &mut Tally) -> Step {
         self.each_key::<E>(keys, tally, |out, key, tally| {
@@ -120,12 +131,7 @@ impl Session {
             next
         });
         if done.is_ok() && matches!(put.verb, PutVerb::Cas(_)) {
-            let count = match wrote {
-                Wrote::Stored => Count::CasHits,
-                Wrote::Exists => Count::CasBadval,
-                _ => Count::CasMisses,
-            };
-            tally.add(count, 1);
+            tally.add(wrote.by_token(), 1);
         }
         let reply = match (done, wrote) {
             (Err(error), _) => {

@@ -190,6 +190,10 @@ impl Session {
             }
             return self.refused::<E>(&error, NO_ROOM, false, tally);
         }
+        // Those are a `cas`, as in memcached; others only look at the token.
+        if meta.cas.is_some() && matches!(mode, b'S' | b'R') {
+            tally.add(wrote.by_token(), 1);
+        }
         if wrote == Wrote::Stored {
             tally.add(Count::TotalItems, 1);
             if meta.quiet {

@@ -46,7 +46,8 @@ Options, memcached's own letters among them:
       --store memory:|file:PATH        what to serve; options of file: as in a URL: file:PATH?sync=every:100ms [memory:]
   -l, --listen ADDR[:PORT]|unix:PATH   where to listen, more than once or joined by commas [127.0.0.1:11211]
   -p, --port N                         the TCP port of addresses that name none
-  -s, --unix-socket PATH, -a MODE      listen on a unix socket instead, with this access [700]
+  -s, --unix-socket PATH, -a MODE      listen on a unix socket instead, with this access [700]; an ADDR of -l is passed
+                                       over beside it
   -m, --memory-limit MB                memory for items and their index [64]
   --evict                              drop items when full; without it writes are refused, since structures live here
   -c N, -t N, -I SIZE                  connections [1024], threads [one a core, to 64], largest item [1m]; the limit

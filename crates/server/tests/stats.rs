@@ -209,6 +209,38 @@ fn writes_with_a_token_are_counted_whichever_way_they_are_asked_for() {
     assert_eq!(ours.last(), Some(&[4, 3, 3]));
 }
 
+/// Whatever asks for it: of a request alone that is answered so, and of each once.
+#[test]
+fn what_finds_no_room_is_counted_whatever_asked_for_it() {
+    const KEYS: usize = 200;
+    let server = start(Limits { memory_bytes_max: 8 << 20, ..Limits::default() });
+    let mut stream = connect(server.addrs()[0]);
+    let refused = |told: &str| told.matches("SERVER_ERROR out of memory").count() as u64;
+    // Large ones, and then small ones for what is left.
+    let (mut set, mut number) = (0, 0);
+    for value in ["v".repeat(10_000), "v".to_owned()] {
+        loop {
+            let keys = number..number + KEYS;
+            let sets: String = keys.map(|key| format!("set k{key:08} 0 0 {}\r\n{value}\r\n", value.len())).collect();
+            let more = refused(&text(&mut stream, sets.trim_end()));
+            (set, number) = (set + more, number + KEYS);
+            if more == KEYS as u64 {
+                break;
+            }
+        }
+    }
+    assert_eq!(stat(&mut stream, "store_no_memory"), set);
+    for request in ["ma new{} N0 J1", "mg new{} N30 v", "ms new{} 1\r\nx"] {
+        let before = stat(&mut stream, "store_no_memory");
+        let asked: Vec<String> = (0..KEYS).map(|key| request.replace("{}", &key.to_string())).collect();
+        let more = refused(&text(&mut stream, &asked.join("\r\n")));
+        assert!(more > 0, "{request} found room");
+        assert_eq!(stat(&mut stream, "store_no_memory") - before, more, "{request}");
+    }
+    let all = stat(&mut stream, "store_no_memory");
+    assert!(text(&mut stream, "stats items").contains(&format!("STAT items:1:outofmemory {all}\r\n")));
+}
+
 /// On one thread: whoever asks for one look at all items behind another has his turns, and no more.
 #[test]
 fn looks_at_all_items_keep_nobody_else_waiting() {

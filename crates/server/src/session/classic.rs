@@ -1,6 +1,6 @@
 //! The classic commands.
 
-use larder_core::{ErrorKind, Result};
+use larder_core::Result;
 use larder_proto::server::words::{Words, loose_u64};
 use larder_proto::server::{BAD_FORMAT, KEY_BYTES_MAX, Put, PutVerb, write};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
@@ -135,9 +135,6 @@ impl Session {
         }
         let reply = match (done, wrote) {
             (Err(error), _) => {
-                if error.kind() == ErrorKind::Full {
-                    tally.add(Count::StoreNoMemory, 1);
-                }
                 if E::REFUSED_SET_REMOVES && put.verb == PutVerb::Set {
                     _ = remove(env, put.key);
                 }

@@ -182,9 +182,6 @@ impl Session {
             next
         });
         if let Err(error) = done {
-            if error.kind() == ErrorKind::Full {
-                tally.add(Count::StoreNoMemory, 1);
-            }
             if E::REFUSED_SET_REMOVES && mode == b'S' && meta.cas.is_none() {
                 _ = remove(env, meta.key);
             }

@@ -241,6 +241,19 @@ fn what_finds_no_room_is_counted_whatever_asked_for_it() {
     assert!(text(&mut stream, "stats items").contains(&format!("STAT items:1:outofmemory {all}\r\n")));
 }
 
+/// `-m` is of memory: a client that held what is on disk against it would warn of a limit that nobody meets.
+#[test]
+fn a_folder_tells_of_no_limit_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = [common::start_in_folder(folder.path()), start(Limits::default())];
+    for (server, limit) in servers.iter().zip([0, 64 << 20]) {
+        let mut stream = connect(server.addrs()[0]);
+        assert_eq!(stat(&mut stream, "limit_maxbytes"), limit);
+        let settings = text(&mut stream, "stats settings");
+        assert!(settings.contains(&format!("STAT maxbytes {limit}\r\n")), "{settings}");
+    }
+}
+
 /// On one thread: whoever asks for one look at all items behind another has his turns, and no more.
 #[test]
 fn looks_at_all_items_keep_nobody_else_waiting() {

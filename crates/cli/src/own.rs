@@ -32,6 +32,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The largest item that its server takes, as memcached counts it: the store's own largest key and value, and 59 bytes. So it takes what --direct takes (4 bytes less where it has flags), and nothing that the
 /// store would refuse.
 const ITEM_BYTES_MAX: usize = Options::VALUE_BYTES_MAX + Key::BYTES_MAX + 59;
+/// What is said in the environment to whoever started this, and is no business of the server: a store, sockets that systemd opened, and where systemd is told how a unit does.
+const NOT_FOR_IT: [&str; 8] = [
+    "LARDER_STORE",
+    "LISTEN_FDS",
+    "LISTEN_FDS_FIRST_FD",
+    "LISTEN_FDNAMES",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
 /// What the path of a unix socket may have.
 const SOCKET_BYTES_MAX: usize = 107;
 
@@ -124,8 +135,8 @@ impl Own {
         command.args(["serve", "--store", &self.files(), "--enable-shutdown", "--threads", "2"]);
         command.args(["--max-item-size", &ITEM_BYTES_MAX.to_string()]);
         command.args(["-o", &format!("exit_when_idle={idle}")]).arg("--unix-socket").arg(&self.socket);
-        // Sockets that systemd opened for whoever started this are no business of it.
-        command.env_remove("LARDER_STORE").env_remove("LISTEN_FDS").current_dir("/");
+        NOT_FOR_IT.iter().for_each(|name| _ = command.env_remove(name));
+        command.current_dir("/");
         // It outlives this command, and what ends this command's group.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         hand_nothing_on(&mut command, 0..0);

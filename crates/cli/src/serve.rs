@@ -9,12 +9,15 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
 use larder_server::{Args as ServerArgs, DurableEngine, Inherited, MemoryEngine, Server};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::archive::CUT_OFF;
 use crate::args::Common;
 use crate::exit::{Exit, Failure, Where};
 use crate::own::hand_nothing_on;
 
+/// The store in memory. It takes no options here.
+const MEMORY: &str = "memory:";
 /// Tells a process in the background that it is there already.
 const IN_BACKGROUND: &str = "LARDER_IN_BACKGROUND";
 /// The most threads that nobody asked for.
@@ -43,7 +46,8 @@ Options, memcached's own letters among them:
       --store memory:|file:PATH        what to serve; options of file: as in a URL: file:PATH?sync=every:100ms [memory:]
   -l, --listen ADDR[:PORT]|unix:PATH   where to listen, more than once or joined by commas [127.0.0.1:11211]
   -p, --port N                         the TCP port of addresses that name none
-  -s, --unix-socket PATH, -a MODE      listen on a unix socket instead, with this access [700]
+  -s, --unix-socket PATH, -a MODE      listen on a unix socket instead, with this access [700]; an ADDR of -l is passed
+                                       over beside it
   -m, --memory-limit MB                memory for items and their index [64]
   --evict                              drop items when full; without it writes are refused, since structures live here
   -c N, -t N, -I SIZE                  connections [1024], threads [one a core, to 64], largest item [1m]; the limit
@@ -93,7 +97,7 @@ pub(crate) fn memcached(words: impl Iterator<Item = OsString>) -> Result<ExitCod
 /// A store that is named in the environment for clients is not the one to serve.
 pub(crate) fn serve(common: &Common, words: &[OsString], as_memcached: bool) -> Result<u8, Failure> {
     let named_for_clients = |url: &String| {
-        let is_served = ["memory:", "file:"].iter().any(|scheme| url.starts_with(scheme));
+        let is_served = crate::own::is_file(url) || is_memory(url.get(..MEMORY.len()).unwrap_or_default());
         !is_served && std::env::var("LARDER_STORE").is_ok_and(|set| set == *url)
     };
     let url = common.store.clone().filter(|url| !named_for_clients(url));
@@ -117,6 +121,8 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
         tracing::warn!("{ignored} has no meaning here, and is passed over");
     }
     if let Some(user) = args.user.as_deref().filter(|user| *user != "root" && rustix::process::geteuid().is_root()) {
+        // That user may not, and keeps what root has.
+        raise_files(files_needed(&args, as_memcached));
         become_user(user, &words, as_memcached)?;
     }
     if args.daemon && std::env::var_os(IN_BACKGROUND).is_none() {
@@ -125,10 +131,10 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     if let Some(everywhere) = args.everywhere.take().filter(|_| as_memcached) {
         args.config.listen = vec![everywhere];
     }
-    args.config.threads = threads(&args, as_memcached, std::thread::available_parallelism().map_or(1, usize::from));
+    args.config.threads = threads(&args, as_memcached, cores());
     inherit(&mut args)?;
     args.config.signals = true;
-    allow_files(files_needed(&args));
+    allow_files(files_needed(&args, as_memcached));
     outlive_hangups()?;
     let server = start(&mut args, as_memcached)?;
     if let Some(path) = &args.pid_file {
@@ -154,6 +160,11 @@ fn print(text: &str) -> Result<(), Failure> {
     Ok(writeln!(out, "{text}").and_then(|()| out.flush())?)
 }
 
+/// As many as this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// How many threads serve connections: as many as were asked for, else memcached's number in its place, and else one a core that this process may use.
 fn threads(args: &ServerArgs, as_memcached: bool, cores: usize) -> usize {
     let unasked = if as_memcached { args.config.threads } else { cores.clamp(1, THREADS_UNASKED_MAX) };
@@ -161,29 +172,18 @@ fn threads(args: &ServerArgs, as_memcached: bool, cores: usize) -> usize {
 }
 
 /// How many files are open when all connections are.
-fn files_needed(args: &ServerArgs) -> u64 {
+fn files_needed(args: &ServerArgs, as_memcached: bool) -> u64 {
     let config = &args.config;
     let store = if args.store.as_deref().is_some_and(crate::own::is_file) { STORE_FILES } else { 0 };
-    let threads = (config.threads as u64).saturating_mul(THREAD_FILES);
+    let threads = (threads(args, as_memcached, cores()) as u64).saturating_mul(THREAD_FILES);
     (config.limits.connections_max as u64).saturating_add(OTHER_FILES).saturating_add(threads).saturating_add(store)
 }
 
 /// Raises the number of files that may be open as far as is needed and the system lets us. Where that is not far enough, connections are not accepted that `-c` allows: that is said
 /// now, and not when somebody finds out.
 fn allow_files(needed: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // No number is no limit.
-    let allows = |limit: Option<u64>| limit.is_none_or(|most| most >= needed);
-    if allows(limit.current) {
-        return;
-    }
-    let current = if allows(limit.maximum) { Some(needed) } else { limit.maximum };
-    let allowed = match setrlimit(Resource::Nofile, Rlimit { current, ..limit }) {
-        Ok(()) => current,
-        Err(_) => limit.current,
-    };
-    if let Some(allowed) = allowed.filter(|_| !allows(allowed)) {
+    let allowed = raise_files(needed);
+    if let Some(allowed) = allowed.filter(|&allowed| allowed < needed) {
         tracing::warn!(
             "{needed} files are open when there are as many connections as -c allows, and this process may have {allowed}: connections beyond that are not accepted; \
              allow more (LimitNOFILE= in a unit file, ulimit -Hn), or fewer connections"
@@ -191,11 +191,35 @@ fn allow_files(needed: u64) {
     }
 }
 
+/// The same without a word: how many may be open then; `None` for no limit.
+fn raise_files(needed: u64) -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = file_limits(limit, needed).into_iter().find(|&limit| setrlimit(Resource::Nofile, limit).is_ok());
+    raised.unwrap_or(limit).current
+}
+
+/// The limits to try for one, in turns: what is needed, where that is more than others may have, too, which root may give itself; and as much of it as anybody may. None where it is enough.
+fn file_limits(limit: Rlimit, needed: u64) -> Vec<Rlimit> {
+    // No number is no limit.
+    let allows = |limit: Option<u64>| limit.is_none_or(|most| most >= needed);
+    let (needed, maximum) = (Some(needed), limit.maximum);
+    match (allows(limit.current), allows(maximum)) {
+        (true, _) => Vec::new(),
+        (false, true) => vec![Rlimit { current: needed, maximum }],
+        (false, false) => vec![Rlimit { current: needed, maximum: needed }, Rlimit { current: maximum, maximum }],
+    }
+}
+
+/// True if the URL is that of memory; a scheme may be in capitals.
+fn is_memory(url: &str) -> bool {
+    url.eq_ignore_ascii_case(MEMORY)
+}
+
 /// Starts a server over the store that is named.
 fn start(args: &mut ServerArgs, as_memcached: bool) -> Result<Server, Failure> {
     let config = std::mem::take(&mut args.config);
     let limits = &config.limits;
-    let url = args.store.as_deref().unwrap_or("memory:");
+    let url = args.store.as_deref().unwrap_or(MEMORY);
     if crate::own::is_file(url) {
         if args.evict == Some(true) {
             return Err(Failure::usage("a store in a folder drops nothing: --evict is for memory:"));
@@ -207,7 +231,7 @@ fn start(args: &mut ServerArgs, as_memcached: bool) -> Result<Server, Failure> {
         }
         return Ok(Server::start(DurableEngine::new(store), config)?);
     }
-    if url != "memory:" {
+    if !is_memory(url) {
         let message = format!("{} cannot be served", larder::text::masked_url(url));
         return Err(Failure::usage(message).hint("memory: and file:PATH can; -m sets the size of memory:"));
     }
@@ -341,13 +365,24 @@ mod tests {
     }
 
     #[test]
-    fn files_are_counted_for_connections_threads_and_a_store() {
-        let of = |words: &[&str]| {
-            let mut args = ServerArgs::parse(words.iter().copied()).unwrap();
-            args.config.threads = 2;
-            files_needed(&args)
+    fn limits_of_files_are_raised_as_far_as_is_needed_also_where_only_root_may() {
+        let tried = |current, maximum, needed| {
+            let tried = file_limits(Rlimit { current: Some(current), maximum }, needed);
+            tried.iter().map(|limit| (limit.current, limit.maximum)).collect::<Vec<_>>()
         };
+        assert!(tried(64, Some(64), 64).is_empty());
+        assert_eq!(tried(64, Some(300), 300), [(Some(300), Some(300))]);
+        assert_eq!(tried(64, Some(400), 300), [(Some(300), Some(400))]);
+        assert_eq!(tried(64, None, 300), [(Some(300), None)]);
+        assert_eq!(tried(64, Some(200), 300), [(Some(300), Some(300)), (Some(200), Some(200))]);
+        assert!(file_limits(Rlimit { current: None, maximum: None }, 300).is_empty());
+    }
+
+    #[test]
+    fn files_are_counted_for_connections_threads_and_a_store() {
+        let of = |words: &[&str]| files_needed(&ServerArgs::parse([&["-t", "2"], words].concat()).unwrap(), false);
         assert_eq!([of(&[]), of(&["-c", "7"])], [1_024 + 64 + 8, 7 + 64 + 8]);
+        assert_eq!(files_needed(&ServerArgs::parse([""; 0]).unwrap(), true), 1_024 + 64 + 16, "memcached's 4 threads");
         assert_eq!(of(&["--store", "file:x"]), of(&["--store", "memory:"]) + 1_024);
         assert_eq!(of(&["-c", &usize::MAX.to_string()]), u64::MAX, "no overflow");
     }

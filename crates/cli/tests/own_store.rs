@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -411,6 +411,21 @@ fn the_server_holds_nothing_of_whoever_started_the_command() {
     finish(flock().arg("-n").arg(&lock).arg("true")).exits(0);
     // So that nobody has to wait for its end.
     run(&home, "counter get hits --direct").exits(0);
+}
+
+/// Of a command in a unit of `Type=notify`: its own server is not that unit, which would count as ready, or as stopping, with it.
+#[test]
+fn the_server_tells_systemd_nothing_of_the_unit_that_started_it() {
+    let home = Home::new();
+    let place = home.path().join("notify");
+    let told = UnixDatagram::bind(&place).unwrap();
+    told.set_nonblocking(true).unwrap();
+    finish(at_home(&home, "counter add hits").env("NOTIFY_SOCKET", &place)).exits(0);
+    assert!(home.is_served());
+    // It ends by itself, and would say that, too.
+    run(&home, "counter get hits --direct").exits(0);
+    let said = told.recv(&mut [0; 64]).unwrap_err();
+    assert_eq!(said.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn without_a_terminal_it_is_one_sample() {
     }
     for version in Version::ALL {
         let server = Memcached::start(version, &[]);
-        tells_what_it_does(&server.url(), "memcached 1.6.");
+        tells_what_it_does(&server.url(), "memcached 1.6.", false);
         let plain = on(&server.url(), "top --once --interval 200ms").exits(0);
         assert!(plain.starts_with("memcached 1.6.") && plain.contains("ops/s "), "{plain}");
         assert!(plain.contains("a get takes "), "{plain}");
@@ -104,13 +104,17 @@ fn without_a_terminal_it_is_one_sample() {
 }
 
 /// Holds what one sample says of a memcached to what was done there: one counter was made, and the look itself is a request.
-fn tells_what_it_does(url: &str, software: &str) {
+fn tells_what_it_does(url: &str, software: &str, is_in_folder: bool) {
     on(url, "counter add hits").exits(0);
     let sample = on(url, "--json top --interval 300ms").json();
     let node = &sample["nodes"][0];
     assert!(node["software"].as_str().unwrap().starts_with(software), "{sample}");
     assert!(node["ops_per_second"].as_f64().unwrap() > 0.0, "{sample}");
-    assert!(node["used_bytes"].as_u64().unwrap() > 0, "{sample}");
+    // Of a folder it is the disk that is used, which has no limit that -m sets.
+    let (told, untold) = if is_in_folder { ("disk_bytes", "used_bytes") } else { ("used_bytes", "disk_bytes") };
+    assert!(node[told].as_u64().unwrap() > 0, "{sample}");
+    assert!(node[untold].is_null(), "{sample}");
+    assert_eq!(node["limit_bytes"].is_null(), is_in_folder, "{sample}");
     assert_eq!(sample["structures"], serde_json::json!({"counter": 1}), "{sample}");
     assert!(sample["round_trip_us"].as_f64().unwrap() > 0.0, "{sample}");
 }
@@ -123,7 +127,11 @@ fn our_own_server_tells_what_it_does_over_memory_and_over_a_folder() {
         let mut serving = command.current_dir(folder.path()).spawn().unwrap();
         let socket = folder.path().join("socket");
         until("the server", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
-        tells_what_it_does(&format!("memcached+unix://{}", socket.display()), "larder ");
+        let url = format!("memcached+unix://{}", socket.display());
+        tells_what_it_does(&url, "larder ", store.starts_with("file:"));
+        let report = on(&url, "memory report").exits(0);
+        assert_eq!(report.contains(" the limit"), store == "memory:", "{report}");
+        assert_eq!(report.contains(" on disk"), store != "memory:", "{report}");
         serving.kill().unwrap();
         serving.wait().unwrap();
     }

@@ -279,6 +279,30 @@ fn as_memcached_it_serves_the_store_it_is_given_and_no_other() {
     assert_eq!(server.ask("get L.hits.m\r\n"), "END");
 }
 
+/// As clients take it: a folder that memory was served in the place of would be found empty by all who come.
+#[test]
+fn a_scheme_in_capitals_is_served_as_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let durability = |command: Command| {
+        let server = Served::by(command, folder.path(), &[]);
+        let mut stream = server.connect();
+        stream.write_all(b"stats settings\r\nquit\r\n").unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply.lines().find_map(|line| line.strip_prefix("STAT durability ")).unwrap().to_owned()
+    };
+    let file = format!("FILE:{}", folder.path().join("store").display());
+    for (url, word) in [(file.as_str(), "disk"), ("MEMORY:", "process"), ("Memory:", "process")] {
+        let mut in_environment = larder(["serve"]);
+        in_environment.env("LARDER_STORE", url);
+        assert_eq!(durability(in_environment), word, "LARDER_STORE={url}");
+        assert_eq!(durability(larder(["serve", "--store", url])), word, "--store {url}");
+    }
+    // A mistyped one is no client's.
+    let mut command = larder(["serve", "-s", "none"]);
+    finish(command.env("LARDER_STORE", "MEMORY:x").current_dir(folder.path())).fails(2, "cannot be served");
+}
+
 /// Runs `larder serve` with these two descriptors as systemd hands them over: from 3 on, and the process is told that they are meant.
 fn activated(descriptors: [OwnedFd; 2], options: &[&str]) -> Command {
     let script = "exec 3<&0 4<&1 0</dev/null 1>/dev/null; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$0\" serve \"$@\"";
@@ -464,14 +488,37 @@ fn as_many_connections_as_are_allowed_are_served_though_fewer_files_were() {
 #[test]
 fn more_connections_than_files_may_ever_be_open_are_warned_of() {
     let folder = tempfile::tempdir().unwrap();
-    let server = served_under("ulimit -n 64", folder.path(), &["-t", "2", "-c", "300"]);
+    // More than root may have, either.
+    let server = served_under("ulimit -n 64", folder.path(), &["-t", "2", "-c", "9000000000"]);
     assert_eq!(server.ask("mn\r\n"), "MN");
     let said = server.stderr();
-    assert!(said.contains("WARN") && said.contains("372 files") && said.contains("may have 64"), "{said}");
+    assert!(said.contains("WARN") && said.contains("9000000072 files") && said.contains("may have 64"), "{said}");
     // What is enough is enough.
     let server = served_under("ulimit -n 372", folder.path(), &["-t", "2", "-c", "300"]);
     assert_eq!(server.ask("mn\r\n"), "MN");
     assert_eq!(server.stderr(), "");
+}
+
+/// Who may raise the limit that nobody else may goes on with a higher one, also as another user. Root may where nobody took that from it, as containers do.
+#[test]
+fn root_raises_the_limit_of_files_that_others_may_not() {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let may = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    if u64::from_str_radix(may, 16).unwrap() & (1 << CAP_SYS_RESOURCE) == 0 {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    for user in ["root", "nobody"] {
+        let options = ["-t", "2", "-c", "300", "-u", user];
+        let server = served_under("ulimit -n 64", folder.path(), &options);
+        assert_eq!(server.ask("mn\r\n"), "MN");
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+        let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        assert!(files.split_whitespace().take(2).all(|most| most == "372"), "{user}: {files}");
+        assert_eq!(server.stderr(), "");
+    }
 }
 
 /// Each costs the server less than this much memory.

@@ -2,14 +2,18 @@
 
 mod common;
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr};
-use std::time::Duration;
+use std::process::{Child, ChildStderr, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{larder, on, until};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A server on a socket in a folder; killed when it is dropped.
@@ -210,6 +214,45 @@ fn a_hangup_while_a_folder_is_being_opened_ends_nothing_and_users_are_those_of_t
     for (user, password, told) in [("ann", "one", REFUSED), ("bob", "two", "STORED")] {
         assert_eq!(second.log_in(user, password).1, told, "{user}");
     }
+}
+
+/// What it read by then may be what was renewed meanwhile.
+#[test]
+fn a_hangup_while_files_are_read_for_the_first_time_has_them_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [cert, key, renewed] = ["cert.pem", "key.pem", "renewed.pem"].map(|name| folder.path().join(name));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(&renewed, made.cert.pem()).unwrap();
+    assert!(Command::new("mkfifo").arg(&cert).status().unwrap().success());
+    let files = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    // Each of the threads may see the signal, and has nobody to tell of it; so many of them begin before the last one is there.
+    let mut server = Served::spawn(folder.path(), &[&["-Z", "-t", "64", "--runtime", "per-core"], &files[..]].concat());
+    // Whoever reads it is there once it can be written without waiting.
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let mut pipe = None;
+    until("the server at its certificate", || {
+        pipe = options.open(&cert).ok();
+        pipe.is_some()
+    });
+    std::fs::rename(&renewed, &cert).unwrap();
+    server.signal(Signal::HUP);
+    pipe.unwrap().write_all(made.cert.pem().as_bytes()).unwrap();
+    server.wait();
+    let (id, is_read) = (Pid::from_child(&server.child), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        // A server that says nothing has no more lines once it is ended.
+        scope.spawn(|| {
+            let begun = Instant::now();
+            while !is_read.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            _ = kill_process(id, Signal::KILL);
+        });
+        server.logged("certificate and key were read again");
+        is_read.store(true, Ordering::Relaxed);
+    });
 }
 
 /// As the system tells of the process.

@@ -274,13 +274,16 @@ impl Args {
         let port = gathered.port.unwrap_or(PORT);
         for place in &gathered.listen {
             let place = bare(place, &mut self.ignored)?;
-            self.config.listen.push(match place.strip_prefix("unix:") {
-                Some(path) => Listen::Unix(PathBuf::from(path), mode),
-                None => tcp(place, port)?,
-            });
+            match place.strip_prefix("unix:") {
+                Some(path) => self.config.listen.push(Listen::Unix(PathBuf::from(path), mode)),
+                // As in memcached, a socket is instead of the network. Who wants both names both by --listen.
+                None if gathered.unix.is_some() => {
+                    self.ignored.push(format!("--listen {place} beside --unix-socket"));
+                }
+                None => self.config.listen.push(tcp(place, port)?),
+            }
         }
         match gathered.unix {
-            // As in memcached, a socket is instead of the network.
             Some(path) => self.config.listen.push(Listen::Unix(path, mode)),
             // Loopback, unlike memcached: whoever wants the world to come in says so.
             None if gathered.listen.is_empty() => {
@@ -437,6 +440,21 @@ mod tests {
                 if (v4.port(), v6.port(), last.port()) == (5, 6, PORT) && v6.is_ipv6()));
         let passed_over = ["proto[ascii]:", "tag[x]:", "proto[negotiating]:", "tag[12345678]:"];
         assert_eq!(args.ignored, passed_over.map(|word| format!("--listen {word}")));
+    }
+
+    #[test]
+    fn a_unix_socket_by_its_own_option_is_instead_of_the_network() {
+        for line in ["-s /tmp/x -l 127.0.0.1,::1", "-l 127.0.0.1;::1 -p 5 -s /tmp/x", "-s /tmp/x -l 127.0.0.1 -l ::1"] {
+            let args = parse(line).unwrap();
+            assert!(matches!(&args.config.listen[..], [Listen::Unix(..)]), "{line}: {:?}", args.config.listen);
+            assert_eq!(args.everywhere.map(|_| ()), None, "{line}");
+            let ignored = ["127.0.0.1", "::1"].map(|place| format!("--listen {place} beside --unix-socket"));
+            assert_eq!(args.ignored, ignored, "{line}");
+        }
+        let args = parse("-s /tmp/x -l unix:/tmp/y").unwrap();
+        assert!(matches!(&args.config.listen[..], [Listen::Unix(..), Listen::Unix(..)]) && args.ignored.is_empty());
+        let args = parse("-l unix:/tmp/y,127.0.0.1").unwrap();
+        assert!(matches!(&args.config.listen[..], [Listen::Unix(..), Listen::Tcp(_)]) && args.ignored.is_empty());
     }
 
     #[test]

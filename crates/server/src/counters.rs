@@ -48,7 +48,7 @@ counts! {
     TouchHits = "touch_hits", "Touches of keys that were there";
     TouchMisses = "touch_misses", "Touches of keys that were not there";
     StoreTooLarge = "store_too_large", "Items refused because they are larger than one may be";
-    StoreNoMemory = "store_no_memory", "Items refused because there is no room";
+    StoreNoMemory = "store_no_memory", "Requests refused because there is no room";
     AuthCmds = "auth_cmds", "Tries to log in";
     AuthErrors = "auth_errors", "Tries to log in that were refused";
     BytesRead = "bytes_read", "Bytes that came from clients";

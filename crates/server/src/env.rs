@@ -123,6 +123,11 @@ impl<E: Engine> Env<E> {
         if E::WAITS_FOR_DISK { Figures { bytes: self.disk_bytes.load(Ordering::Relaxed), ..figures } } else { figures }
     }
 
+    /// Bytes that the items may take in memory; 0 over a folder, where memory is no limit to them, as the disk tells of none.
+    pub(crate) fn limit_bytes(&self) -> usize {
+        if E::WAITS_FOR_DISK { 0 } else { self.memory_bytes_max.load(Ordering::Relaxed) }
+    }
+
     /// Looks how many bytes the store's files take. It may wait for the disk.
     pub(crate) fn measure(&self) {
         self.disk_bytes.store(self.engine.disk_bytes(), Ordering::Relaxed);

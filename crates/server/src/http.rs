@@ -125,12 +125,7 @@ fn metrics<E: Engine>(env: &Env<E>) -> String {
     );
     put("items", "gauge", "Items in the store, over ones too where nobody has come past them", &figures.items);
     put("item_bytes", "gauge", "Bytes that the items take", &figures.bytes);
-    put(
-        "item_bytes_max",
-        "gauge",
-        "Bytes that the items may take in memory",
-        &env.memory_bytes_max.load(Ordering::Relaxed),
-    );
+    put("item_bytes_max", "gauge", "Bytes that the items may take in memory; 0 over a folder", &env.limit_bytes());
     put("evicted_total", "counter", "Items that were dropped to make room", &figures.evicted);
     put("expired_total", "counter", "Items that were over and reclaimed", &figures.expired);
     put(

@@ -80,7 +80,10 @@ impl Open {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a connection, not a listener"));
         }
         match inherited {
-            Inherited::Tcp(listener) => self.add_tcp(listener.try_clone()?),
+            Inherited::Tcp(listener) => {
+                sockopt::set_socket_keepalive(listener, true)?;
+                self.add_tcp(listener.try_clone()?)
+            }
             Inherited::Unix(listener) => {
                 let listener = listener.try_clone()?;
                 listener.set_nonblocking(true)?;
@@ -94,11 +97,13 @@ impl Open {
     }
 }
 
-/// A socket of IPv6 takes no IPv4, as in memcached: so both can have the same port.
+/// A socket of IPv6 takes no IPv4, as in memcached: so both can have the same port. Its connections inherit that the system asks now and then whether their other ends are still there, so that those that went
+/// without a word end, too.
 fn bind_tcp(addr: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
     if addr.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
@@ -180,6 +185,25 @@ fn place_unix(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_over_tcp_are_looked_after_by_the_system_whoever_opened_the_listener() {
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let inherited = TcpListener::bind(anywhere).unwrap();
+        let config = Config {
+            listen: vec![Listen::Tcp(anywhere), Listen::TcpAny(vec![anywhere])],
+            inherited: vec![Inherited::Tcp(inherited.into())],
+            ..Config::default()
+        };
+        let open = Open::all(&config).unwrap();
+        assert_eq!(open.tcp.len(), 3);
+        for (listener, name) in &open.tcp {
+            listener.set_nonblocking(false).unwrap();
+            let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            assert!(sockopt::socket_keepalive(&accepted).unwrap(), "{name}");
+        }
+    }
 
     #[test]
     fn a_unix_socket_lets_nobody_in_before_its_access_is_as_asked_for() {

@@ -67,6 +67,11 @@ enum Accepted {
     Unix(std::os::unix::net::UnixStream),
 }
 
+/// What there is before anybody is let in.
+type Begun<E> = (Arc<Env<E>>, Open, Working<E>);
+/// The threads that serve, and the one that looks at the disk.
+type Working<E> = (Workers<E>, Option<Measuring>);
+
 impl Server {
     /// Opens the listeners, starts the threads and returns.
     ///
@@ -94,34 +99,47 @@ impl Server {
             let detail = format!("{} threads; it takes 1 to {THREADS_MAX}", config.threads);
             return Err(Error::new(ErrorKind::Config, detail));
         }
-        let files = Files::new(config.auth.clone(), config.tls.clone())?;
-        if config.signals {
-            // Whoever has it started may have changed it since, and said so.
-            files.read_users_again().transpose()?;
-        }
-        let open = Open::all(&config)?;
-        let local = |listener: &std::net::TcpListener| listener.local_addr().ok();
-        let addrs = open.tcp.iter().filter_map(|(listener, _)| local(listener)).collect();
-        let metrics = open.metrics.as_ref().and_then(local);
-        let settings = Settings::of(&config, &open);
-        let env = Env::new(engine, config.limits.clone(), config.threads, files, settings);
-        let stop = env.stop.clone();
-        let measuring = Measuring::start(&env)?;
-        let workers = Workers::start(&env, &config)?;
         let control = Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
-        let thread = std::thread::Builder::new().name("larder-control".to_owned());
         let signals = {
-            // Listened to from here on, before anybody knows of this server: the first one does not end the process.
+            // Listened to before files are read, and before anybody knows of this server: what changes from here on is read again, and the first of them does not end the process.
             let _within = control.enter();
             config.signals.then(Signals::listen)
         };
+        let (env, open, working) = match Server::begin(engine, &config) {
+            Ok(begun) => begun,
+            Err(error) => {
+                // Whoever asked may be a task, and none may wait for a runtime's end.
+                control.shutdown_background();
+                return Err(error);
+            }
+        };
+        let local = |listener: &std::net::TcpListener| listener.local_addr().ok();
+        let addrs = open.tcp.iter().filter_map(|(listener, _)| local(listener)).collect();
+        let metrics = open.metrics.as_ref().and_then(local);
+        let stop = env.stop.clone();
+        let thread = std::thread::Builder::new().name("larder-control".to_owned());
         let looking = move || {
-            control.block_on(look_after(env, open, (workers, measuring), signals));
+            control.block_on(look_after(env, open, working, signals));
             // Files that are being read again may be on a disk that does not answer.
             control.shutdown_background();
         };
         let control = thread.spawn(looking).map_err(cannot_start)?;
         Ok(Server { addrs, metrics, stop, control: Some(control) })
+    }
+
+    /// Reads the files, opens the listeners and starts the threads that serve.
+    fn begin<E: Engine>(engine: E, config: &Config) -> Result<Begun<E>> {
+        let files = Files::new(config.auth.clone(), config.tls.clone())?;
+        if config.signals {
+            // Whoever has it started may have changed it since, and said so.
+            files.read_users_again().transpose()?;
+        }
+        let open = Open::all(config)?;
+        let settings = Settings::of(config, &open);
+        let env = Env::new(engine, config.limits.clone(), config.threads, files, settings);
+        let measuring = Measuring::start(&env)?;
+        let workers = Workers::start(&env, config)?;
+        Ok((env, open, (workers, measuring)))
     }
 
     /// The TCP addresses it listens on, in the order of the configuration.
@@ -398,7 +416,7 @@ async fn serve<E: Engine>(env: Arc<Env<E>>, accepted: Accepted, listed: Listed<E
 async fn look_after<E: Engine>(
     env: Arc<Env<E>>,
     open: Open,
-    (mut workers, measuring): (Workers<E>, Option<Measuring>),
+    (mut workers, measuring): Working<E>,
     signals: Option<Signals>,
 ) {
     let (given, mut accepted) = mpsc::channel(1);

@@ -172,6 +172,88 @@ fn a_reset_has_counts_begin_anew_and_leaves_what_is_there() {
     assert!(text(&mut stream, "stats items").contains("STAT items:1:evicted 0\r\n"));
 }
 
+fn stat(stream: &mut TcpStream, name: &str) -> u64 {
+    let told = text(stream, "stats");
+    let line = told.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {told}")).parse().unwrap()
+}
+
+#[test]
+fn writes_with_a_token_are_counted_whichever_way_they_are_asked_for() {
+    let theirs = Memcached::start(Version::New, &[]);
+    let ours = start(Limits::default());
+    let [theirs, ours] = [theirs.addr(), ours.addrs()[0]].map(|addr| {
+        let mut stream = connect(addr);
+        let mut counted = |request: &str, reply: &str| {
+            let told = text(&mut stream, request);
+            assert!(told.starts_with(reply), "{request:?}: {told:?}");
+            ["cas_hits", "cas_misses", "cas_badval"].map(|name| stat(&mut stream, name))
+        };
+        let mut counts = vec![counted("ms k 1 C5\r\nx", "NF"), counted("ms k 1 MR C5\r\nx", "NF")];
+        // None of these goes by a token alone.
+        counts.extend(["MA N0", "ME", "MP"].map(|mode| counted(&format!("ms k 1 {mode} C5\r\nx"), "")));
+        counts.push(counted("ms k 1 E1000\r\nx", "HD"));
+        counts.push(counted("ms k 1 C1000 E1001\r\nx", "HD"));
+        counts.push(counted("ms k 1 C1001 E1002 MR q\r\nx", ""));
+        counts.push(counted("ms k 1 C1000\r\nx", "EX"));
+        counts.push(counted("ms k 1 C1000 MR\r\nx", "EX"));
+        counts.push(counted("ms k 1 C1000 MA\r\nx", "EX"));
+        // Late, and stored as stale.
+        counts.push(counted("ms k 1 C1000 I E1003\r\nx", "HD"));
+        counts.push(counted("ms k 1 C2000 I\r\nx", "EX"));
+        counts.push(counted("cas k 0 0 1 1003\r\nx", "STORED"));
+        counts.push(counted("cas none 0 0 1 1\r\nx", "NOT_FOUND"));
+        counts
+    });
+    assert_eq!(ours, theirs);
+    assert_eq!(ours.last(), Some(&[4, 3, 3]));
+}
+
+/// Whatever asks for it: of a request alone that is answered so, and of each once.
+#[test]
+fn what_finds_no_room_is_counted_whatever_asked_for_it() {
+    const KEYS: usize = 200;
+    let server = start(Limits { memory_bytes_max: 8 << 20, ..Limits::default() });
+    let mut stream = connect(server.addrs()[0]);
+    let refused = |told: &str| told.matches("SERVER_ERROR out of memory").count() as u64;
+    // Large ones, and then small ones for what is left.
+    let (mut set, mut number) = (0, 0);
+    for value in ["v".repeat(10_000), "v".to_owned()] {
+        loop {
+            let keys = number..number + KEYS;
+            let sets: String = keys.map(|key| format!("set k{key:08} 0 0 {}\r\n{value}\r\n", value.len())).collect();
+            let more = refused(&text(&mut stream, sets.trim_end()));
+            (set, number) = (set + more, number + KEYS);
+            if more == KEYS as u64 {
+                break;
+            }
+        }
+    }
+    assert_eq!(stat(&mut stream, "store_no_memory"), set);
+    for request in ["ma new{} N0 J1", "mg new{} N30 v", "ms new{} 1\r\nx"] {
+        let before = stat(&mut stream, "store_no_memory");
+        let asked: Vec<String> = (0..KEYS).map(|key| request.replace("{}", &key.to_string())).collect();
+        let more = refused(&text(&mut stream, &asked.join("\r\n")));
+        assert!(more > 0, "{request} found room");
+        assert_eq!(stat(&mut stream, "store_no_memory") - before, more, "{request}");
+    }
+    let all = stat(&mut stream, "store_no_memory");
+    assert!(text(&mut stream, "stats items").contains(&format!("STAT items:1:outofmemory {all}\r\n")));
+}
+
+/// `-m` is of memory: a client that held what is on disk against it would warn of a limit that nobody meets.
+#[test]
+fn a_folder_tells_of_no_limit_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = [common::start_in_folder(folder.path()), start(Limits::default())];
+    for (server, limit) in servers.iter().zip([0, 64 << 20]) {
+        let mut stream = connect(server.addrs()[0]);
+        assert_eq!(stat(&mut stream, "limit_maxbytes"), limit);
+        let settings = text(&mut stream, "stats settings");
+        assert!(settings.contains(&format!("STAT maxbytes {limit}\r\n")), "{settings}");
+    }
+}
+
 /// On one thread: whoever asks for one look at all items behind another has his turns, and no more.
 #[test]
 fn looks_at_all_items_keep_nobody_else_waiting() {

@@ -184,7 +184,18 @@ fn understood(mut vitals: Vitals, answers: &[Lines]) -> Vitals {
     (vitals.connections, vitals.ops, vitals.hits, vitals.misses) = (connections, ops, hits, misses);
     (vitals.evicted, vitals.expired, vitals.cpu_us) = (evicted, expired, cpu_us);
     (vitals.in_bytes, vitals.out_bytes) = (in_bytes, out_bytes);
+    if is_in_folder(&vitals) {
+        vitals.disk_bytes = vitals.used_bytes.take();
+        // Releases before told -m, which limits nothing there; and none of what is resident is of the data alone.
+        (vitals.data_bytes, vitals.limit_bytes, vitals.resident_ratio) = (None, None, None);
+    }
     vitals
+}
+
+/// True of our server over a folder, whose bytes are those of its files: what it keeps outlives its process.
+fn is_in_folder(vitals: &Vitals) -> bool {
+    let setting = |name: &str| vitals.settings.get(name).map(String::as_str);
+    setting("larder_version").is_some() && matches!(setting("durability"), Some("disk" | "recent"))
 }
 
 /// How long requests of a class took, as our server tells.
@@ -255,6 +266,17 @@ mod tests {
         let vitals = understood(Vitals::of("here", "larder"), &told);
         assert_eq!((vitals.commands[0].mean_us(), vitals.commands[0].p99_us), (Some(2.5), None));
         assert_eq!(vitals.hot, [Hot { key: b"a b".to_vec(), count: 640, over: 64 }]);
+        for (durability, used, disk, limit) in
+            [("process", Some(9), None, Some(64)), ("disk", None, Some(9), None), ("recent", None, Some(9), None)]
+        {
+            let general = lines("bytes 9\nlimit_maxbytes 64\nresident_bytes 20");
+            let settings = lines(&format!("larder_version 0.1.0\ndurability {durability}"));
+            let answers = [general, settings, lines("total_malloced 9"), Lines::new()];
+            let vitals = understood(Vitals::of("here", "larder"), &answers);
+            assert_eq!((vitals.used_bytes, vitals.data_bytes, vitals.disk_bytes), (used, used, disk), "{durability}");
+            assert_eq!((vitals.limit_bytes, vitals.resident_bytes), (limit, Some(20)), "{durability}");
+            assert_eq!(vitals.resident_ratio.is_some(), used.is_some(), "{durability}");
+        }
         assert_eq!(
             understood(Vitals::of("here", "x"), &[Lines::new(), Lines::new(), Lines::new(), Lines::new()]).ops,
             None

@@ -54,7 +54,7 @@ pub use builder::Builder;
 pub use direct::Direct;
 pub use item::Marks;
 pub use ops::View;
-pub use store::{MemoryStore, Stats};
+pub use store::{MemoryStore, Place, Stats};
 pub use update::{Next, Seen, Token, Value};
 
 #[cfg(test)]

@@ -108,6 +108,8 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 struct Shard {
     table: HashTable<Item>,
+    /// How often items were moved to another table: between two moves each stays in its bucket.
+    moves: u64,
     /// The heap bytes of the items and the table.
     bytes: usize,
     cas: u64,
@@ -127,7 +129,8 @@ impl std::fmt::Debug for Item {
 
 impl Slot {
     pub(crate) fn new() -> Slot {
-        let shard = Shard { table: HashTable::new(), bytes: 0, cas: 0, hand: 0, swept: 0, swept_earliest_ms: NEVER_MS };
+        let table = HashTable::new();
+        let shard = Shard { table, moves: 0, bytes: 0, cas: 0, hand: 0, swept: 0, swept_earliest_ms: NEVER_MS };
         Slot { earliest_ms: AtomicU64::new(NEVER_MS), shard: Mutex::new(shard) }
     }
 
@@ -344,6 +347,20 @@ impl Locked<'_> {
         self.shard.table.iter().for_each(&mut see);
     }
 
+    /// Shows every item, expired ones included, of [`HOLD_BUCKETS_MAX`] buckets from one on: where to go on; `None` at the end. `at`: that bucket, and how often items had moved. Where they have moved since, all
+    /// are shown, at the price of the move itself.
+    pub(crate) fn some(&self, at: (usize, u64), see: impl FnMut(&Item)) -> Option<(usize, u64)> {
+        let Shard { table, moves, .. } = &*self.shard;
+        let buckets = table.num_buckets();
+        let (from, end) = match at {
+            (0, _) => (0, buckets.min(HOLD_BUCKETS_MAX)),
+            (from, known) if known == *moves => (from, buckets.min(from + HOLD_BUCKETS_MAX)),
+            _ => (0, buckets),
+        };
+        (from..end).filter_map(|at| table.get_bucket(at)).for_each(see);
+        (end < buckets).then_some((end, *moves))
+    }
+
     /// The keys that begin with `prefix` and have not expired, and how many items were looked at.
     pub(crate) fn keys(&self, now_ms: u64, prefix: &[u8]) -> (Vec<Box<[u8]>>, u64) {
         let lives = |item: &&Item| item.expiry_ms().is_none_or(|expiry_ms| expiry_ms > now_ms);
@@ -470,6 +487,7 @@ impl Shard {
             self.table = table;
             Ok::<_, NoMemory>(())
         })?;
+        self.moves += 1;
         self.hand = 0;
         self.restart_sweep();
         Ok(())

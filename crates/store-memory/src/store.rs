@@ -66,6 +66,25 @@ pub(crate) struct Inner {
     expired: AtomicU64,
 }
 
+/// A place in a walk over all items, by [`MemoryStore::each_from`].
+///
+/// ```
+/// # use larder_store_memory::{MemoryStore, Place};
+/// let (store, mut steps, mut at) = (MemoryStore::new(), 0, Some(Place::default()));
+/// while let Some(place) = at {
+///     at = store.each_from(place, |_key, _item| ());
+///     steps += 1;
+/// }
+/// assert_eq!(steps, store.shards()); // nothing is in any of them
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    shard: usize,
+    bucket: usize,
+    /// How often the shard's items had moved by then.
+    moves: u64,
+}
+
 /// What a store holds, by [`MemoryStore::stats`].
 ///
 /// ```
@@ -238,33 +257,41 @@ impl MemoryStore {
         self.inner.shared.budget.set_max(bytes.max(Builder::BYTES_MAX_MIN))
     }
 
-    /// The number of shards: [`each_of_shard`](MemoryStore::each_of_shard) walks them one by one.
+    /// The number of shards.
     pub fn shards(&self) -> usize {
         self.inner.slots.len()
     }
 
-    /// Shows every living item of one shard, which is locked meanwhile: be brief, and do not use the store in there. A shard beyond the
-    /// last has none.
+    /// Shows some of the living items, of one shard, which is locked meanwhile: be brief, and do not use the store in there. Says where to go on; `None` at the end. Begun at [`Place::default`].
+    ///
+    /// An item that is there from the first step to the last is shown; once, but for those of a shard whose table was made anew meanwhile, as when it grows, which are shown again, all in one step. Else a step
+    /// is 1,024 items at the most. What is removed and stored again meanwhile may be shown twice, or not.
     ///
     /// ```
     /// # use larder_core::{PutMode, Ttl};
+    /// # use larder_store_memory::Place;
     /// let store = larder_store_memory::MemoryStore::new();
     /// store.direct().put(b"k", PutMode::Set, b"v", 0, Ttl::Never)?;
-    /// let mut keys = Vec::new();
-    /// for shard in 0..store.shards() {
-    ///     store.each_of_shard(shard, |key, _| keys.push(key.to_vec()));
+    /// let (mut at, mut keys) = (Some(Place::default()), Vec::new());
+    /// while let Some(place) = at {
+    ///     at = store.each_from(place, |key, _| keys.push(key.to_vec()));
     /// }
     /// assert_eq!(keys, [b"k"]);
     /// # Ok::<(), larder_core::Error>(())
     /// ```
-    pub fn each_of_shard(&self, shard: usize, mut see: impl FnMut(&[u8], Seen<'_>)) {
-        let Some(slot) = self.inner.slots.get(shard) else { return };
+    pub fn each_from(&self, at: Place, mut see: impl FnMut(&[u8], Seen<'_>)) -> Option<Place> {
+        let Place { shard, bucket, moves } = at;
+        let slot = self.inner.slots.get(shard)?;
         let now_ms = self.inner.shared.now_ms();
-        slot.lock(&self.inner.shared).each(|item| {
+        let next = slot.lock(&self.inner.shared).some((bucket, moves), |item| {
             if item.expiry_ms().is_none_or(|expiry_ms| expiry_ms > now_ms) {
                 see(item.key(), Seen::of(item));
             }
         });
+        match next {
+            Some((bucket, moves)) => Some(Place { shard, bucket, moves }),
+            None => (shard + 1 < self.shards()).then_some(Place { shard: shard + 1, ..Place::default() }),
+        }
     }
 
     /// What the store holds. Costs a lock a shard, no walk. Locks the shards one after the other: the sum of a busy store is of no single moment.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use larder_core::{Arith, Clock, ErrorKind, Initial, ManualClock, PutMode, Remaining, Reply, Ttl, Want};
 
-use crate::shard::table_bytes_least;
-use crate::{Marks, MemoryStore, Next, Seen, Token, Value};
+use crate::shard::{HOLD_BUCKETS_MAX, table_bytes_least};
+use crate::{Marks, MemoryStore, Next, Place, Seen, Token, Value};
 
 /// Counts every item and table again, and compares with the running counts: the bytes.
 #[track_caller]
@@ -389,6 +389,49 @@ fn a_sweep_misses_no_expiry_however_the_table_changes_under_it() {
         clock.advance(Duration::from_secs(1_000));
         assert_eq!(store.reclaim_expired(), kept.len() - 1);
         assert_eq!(store.stats().items, 0);
+    }
+}
+
+#[test]
+fn a_walk_goes_on_within_a_shard_and_misses_nothing_where_items_move_meanwhile() {
+    const ITEMS: u64 = 20_000;
+    let store = MemoryStore::builder().shards(1).build().unwrap();
+    let key = |n: u64| n.to_le_bytes();
+    (0..ITEMS).for_each(|n| _ = set(&store, &key(n), b"v", Ttl::Never).unwrap());
+    // What is done to the store after three steps, and how often an item may be shown then.
+    type Meanwhile = fn(&MemoryStore);
+    let grow: Meanwhile =
+        |store| (0..4 * ITEMS).for_each(|n| _ = set(store, &(ITEMS + n).to_le_bytes(), b"v", Ttl::Never).unwrap());
+    let write: Meanwhile =
+        |store| (0..ITEMS).for_each(|n| _ = set(store, &n.to_le_bytes(), &[b'w'; 100], ms(1_000_000)).unwrap());
+    // A smaller table has those at its beginning that were at the end of the larger one.
+    let shrink: Meanwhile = |store| {
+        let stays = |n: &u64| *n < ITEMS && n % 16 == 1;
+        (0..5 * ITEMS).filter(|n| !stays(n)).for_each(|n| _ = store.direct().delete(&n.to_le_bytes(), None).unwrap());
+    };
+    for (meanwhile, most) in [(write, 1), (grow, 2), (shrink, 2)] {
+        let (mut at, mut seen) = (Some(Place::default()), std::collections::HashMap::new());
+        for step in 0.. {
+            let Some(place) = at else { break };
+            if step == 3 {
+                meanwhile(&store);
+            }
+            let mut shown = 0;
+            at = store.each_from(place, |key, _| {
+                shown += 1;
+                *seen.entry(key.to_vec()).or_insert(0) += 1;
+            });
+            assert!(shown <= HOLD_BUCKETS_MAX || (step == 3 && most == 2), "{shown} items in step {step}");
+        }
+        let times = (0..ITEMS).filter(|n| has(&store, &key(*n))).map(|n| seen.get(&key(n)[..]).copied().unwrap_or(0));
+        let times: Vec<i32> = times.collect();
+        assert!(times.len() >= ITEMS as usize / 16);
+        assert!(
+            times.iter().all(|times| (1..=most).contains(times)),
+            "{:?} to {:?}",
+            times.iter().min(),
+            times.iter().max()
+        );
     }
 }
 

@@ -12,6 +12,11 @@ use crate::output::bytes;
 /// The key that is asked after to see how long an answer takes. Nothing is ever stored there.
 const PROBE_KEY: &str = "L!probe";
 
+/// What a server tells of its process: of memcached and of Redis, whose `run_id` is another also where each is the first process of its container.
+const OF_PROCESS: [&str; 3] = ["pid", "process_id", "run_id"];
+/// How much less a server may have aged than time went by: it tells whole seconds.
+const AGE_TOLERANCE_S: f64 = 2.0;
+
 /// How many structures there are of each kind.
 pub(super) type Structures = BTreeMap<&'static str, u64>;
 
@@ -63,13 +68,13 @@ pub(super) struct Command {
 }
 
 impl Rates {
-    fn between(before: &Vitals, now: &Vitals, seconds: f64) -> Rates {
+    /// `seconds`: from one look to the other. `least_s`: how much lay between their answers at the least.
+    fn between(before: &Vitals, now: &Vitals, seconds: f64, least_s: f64) -> Rates {
         let rate = |of: fn(&Vitals) -> Option<u64>| {
             let more = of(now)?.checked_sub(of(before)?)?;
             (seconds > 0.0).then(|| more as f64 / seconds)
         };
-        let is_same = now.uptime_s >= before.uptime_s;
-        if !is_same {
+        if !is_same(before, now, least_s) {
             return Rates::default();
         }
         let mut commands: Vec<Command> =
@@ -93,6 +98,16 @@ impl Rates {
         let (hits, misses) = self.hits.zip(self.misses)?;
         (hits + misses > 0.0).then(|| hits / (hits + misses))
     }
+}
+
+/// Whether a server is the one of before, and not one that was started since. What it does not tell speaks against nothing.
+fn is_same(before: &Vitals, now: &Vitals, least_s: f64) -> bool {
+    let is_other = |name: &&str| before.told.get(*name).zip(now.told.get(*name)).is_some_and(|(was, is)| was != is);
+    let aged = match (before.uptime_s, now.uptime_s) {
+        (Some(before), Some(now)) => now.checked_sub(before).is_some_and(|s| s as f64 + AGE_TOLERANCE_S >= least_s),
+        (before, now) => now >= before,
+    };
+    aged && !OF_PROCESS.iter().any(is_other)
 }
 
 impl Command {
@@ -124,18 +139,20 @@ impl<'a> Sampler<'a> {
     pub(super) async fn look(&mut self) -> Sample {
         let ctx = Ctx::within(self.timeout);
         let round_trip = self.ping(ctx).await;
+        let asked = Instant::now();
         let told = self.survey.vitals(ctx).await;
         let now = Instant::now();
-        let (interval, before) = match self.before.take() {
-            Some((at, before)) if before.len() == told.len() => (now - at, before),
+        let (interval, least, before) = match self.before.take() {
+            Some((at, before)) if before.len() == told.len() => (now - at, asked - at, before),
             // The first, or a cluster has other primaries now.
-            _ => (Duration::ZERO, vec![None; told.len()]),
+            _ => (Duration::ZERO, Duration::ZERO, vec![None; told.len()]),
         };
+        let (seconds, least_s) = (interval.as_secs_f64(), least.as_secs_f64());
         self.before = Some((now, told.iter().map(|told| told.as_ref().ok().cloned()).collect()));
         let node = |(told, before): (larder::Result<Vitals>, Option<Vitals>)| {
             let vitals = told?;
             let is_it = |before: &Vitals| before.node == vitals.node;
-            let rates = before.filter(is_it).map(|before| Rates::between(&before, &vitals, interval.as_secs_f64()));
+            let rates = before.filter(is_it).map(|before| Rates::between(&before, &vitals, seconds, least_s));
             Ok(Node { vitals, rates: rates.unwrap_or_default() })
         };
         let nodes = told.into_iter().zip(before).map(node).collect();
@@ -221,9 +238,13 @@ mod tests {
         vitals
     }
 
+    fn between(before: &Vitals, now: &Vitals, seconds: f64) -> Rates {
+        Rates::between(before, now, seconds, seconds)
+    }
+
     #[test]
     fn rates_are_what_lies_between_two_looks() {
-        let rates = Rates::between(&vitals(10, 100, 50, 100.0), &vitals(12, 300, 150, 400.0), 2.0);
+        let rates = between(&vitals(10, 100, 50, 100.0), &vitals(12, 300, 150, 400.0), 2.0);
         assert_eq!((rates.ops, rates.hit_share(), rates.evicted), (Some(100.0), Some(1.0), None));
         let get = &rates.commands[0];
         assert_eq!((get.a_second, get.mean_us, get.p50_us), (50.0, 3.0, Some(1.0)));
@@ -231,9 +252,33 @@ mod tests {
 
     #[test]
     fn a_server_that_was_restarted_has_no_rates_and_one_that_was_reset_none_of_what_fell() {
-        assert_eq!(Rates::between(&vitals(10, 100, 50, 1.0), &vitals(1, 300, 60, 2.0), 1.0), Rates::default());
-        let reset = Rates::between(&vitals(10, 100, 50, 1.0), &vitals(11, 3, 2, 1.0), 1.0);
+        assert_eq!(between(&vitals(10, 100, 50, 1.0), &vitals(1, 300, 60, 2.0), 1.0), Rates::default());
+        let reset = between(&vitals(10, 100, 50, 1.0), &vitals(11, 3, 2, 1.0), 1.0);
         assert_eq!((reset.ops, reset.commands.len()), (None, 0));
-        assert_eq!(Rates::between(&vitals(1, 1, 1, 1.0), &vitals(1, 2, 1, 1.0), 0.0).ops, None);
+        assert_eq!(between(&vitals(1, 1, 1, 1.0), &vitals(1, 2, 1, 1.0), 0.0).ops, None);
+    }
+
+    /// It was restarted right behind a look, and has been there for longer than the one before it was by then.
+    #[test]
+    fn a_server_that_has_aged_less_than_time_went_by_was_restarted() {
+        let (before, now) = (vitals(10, 100, 50, 1.0), vitals(57, 300, 60, 2.0));
+        assert_eq!(between(&before, &now, 60.0), Rates::default());
+        assert!(between(&before, &now, 49.0).ops.is_some(), "whole seconds");
+        // Another server was long in answering, and so it is not known how long this one took.
+        assert!(Rates::between(&before, &now, 60.0, 45.0).ops.is_some());
+    }
+
+    #[test]
+    fn a_server_of_another_process_is_another() {
+        for name in OF_PROCESS {
+            let of = |process: &str, uptime_s| {
+                let mut vitals = vitals(uptime_s, uptime_s, 1, 1.0);
+                vitals.told.insert(name.to_owned(), process.to_owned());
+                vitals
+            };
+            assert_eq!(between(&of("7", 1), &of("8", 3), 2.0), Rates::default(), "{name}");
+            assert_eq!(between(&of("7", 1), &of("7", 3), 2.0).ops, Some(1.0), "{name}");
+            assert_eq!(between(&vitals(1, 1, 1, 1.0), &of("7", 3), 2.0).ops, Some(1.0), "{name}: not told before");
+        }
     }
 }

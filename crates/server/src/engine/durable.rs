@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use larder_core::{Error, Eviction, Result, Store};
 use larder_store_durable::{BackupParts, Direct, DirectItem, DirectNext, DurableStore};
-use larder_store_memory::{Marks, Next, Seen, Token, Value};
+use larder_store_memory::{Marks, Next, Place, Seen, Token, Value};
 
 use super::{Engine, Figures, Promises, Walk, durability_word};
 
@@ -185,7 +185,7 @@ impl Engine for DurableEngine {
 
     fn walk(&self, at: Walk, mut see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {
         let next = self.direct.walk(&at.from, WALK_ITEMS, &mut |key, item| see(key, seen(item)))?;
-        Ok(next.map(|from| Walk { part: 0, from }))
+        Ok(next.map(|from| Walk { place: Place::default(), from }))
     }
 
     fn backup(&self) -> Result<Option<BackupParts>> {

@@ -57,9 +57,8 @@ impl Engine for MemoryEngine {
     }
 
     fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {
-        self.store.each_of_shard(at.part, see);
-        let part = at.part + 1;
-        Ok((part < self.store.shards()).then_some(Walk { part, from: Vec::new() }))
+        let next = self.store.each_from(at.place, see);
+        Ok(next.map(|place| Walk { place, from: Vec::new() }))
     }
 
     fn figures(&self) -> Figures {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use larder_core::{Durability, Error, Result};
 use larder_store_durable::BackupParts;
-use larder_store_memory::{Next, Seen};
+use larder_store_memory::{Next, Place, Seen};
 
 pub use durable::DurableEngine;
 pub use memory::MemoryEngine;
@@ -79,7 +79,7 @@ pub trait Engine: Send + Sync + 'static {
         Poll::Ready(Ok(()))
     }
 
-    /// Shows some of the living items, and says where to go on; `None` at the end. Begun at [`Walk::default`].
+    /// Shows some of the living items, a thousand or so, and says where to go on; `None` at the end. Begun at [`Walk::default`].
     ///
     /// # Errors
     /// An item is damaged, or cannot be read: what was shown is not all.
@@ -135,8 +135,8 @@ pub trait Engine: Send + Sync + 'static {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
-    /// The part, of a store in parts.
-    pub part: usize,
+    /// The place, of a store in the process.
+    pub place: Place,
     /// The key, of a store in order.
     pub from: Vec<u8>,
 }

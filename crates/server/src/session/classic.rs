@@ -1,6 +1,6 @@
 //! The classic commands.
 
-use larder_core::{ErrorKind, Result};
+use larder_core::Result;
 use larder_proto::server::words::{Words, loose_u64};
 use larder_proto::server::{BAD_FORMAT, KEY_BYTES_MAX, Put, PutVerb, write};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
@@ -23,6 +23,17 @@ pub(super) enum Wrote {
     NotStored,
     Exists,
     NotFound,
+}
+
+impl Wrote {
+    /// What it counts as, of a write that goes by a token.
+    pub(super) fn by_token(self) -> Count {
+        match self {
+            Wrote::Stored => Count::CasHits,
+            Wrote::Exists => Count::CasBadval,
+            Wrote::NotFound | Wrote::NotStored => Count::CasMisses,
+        }
+    }
 }
 
 impl Session {
@@ -120,18 +131,10 @@ impl Session {
             next
         });
         if done.is_ok() && matches!(put.verb, PutVerb::Cas(_)) {
-            let count = match wrote {
-                Wrote::Stored => Count::CasHits,
-                Wrote::Exists => Count::CasBadval,
-                _ => Count::CasMisses,
-            };
-            tally.add(count, 1);
+            tally.add(wrote.by_token(), 1);
         }
         let reply = match (done, wrote) {
             (Err(error), _) => {
-                if error.kind() == ErrorKind::Full {
-                    tally.add(Count::StoreNoMemory, 1);
-                }
                 if E::REFUSED_SET_REMOVES && put.verb == PutVerb::Set {
                     _ = remove(env, put.key);
                 }

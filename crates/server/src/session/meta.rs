@@ -182,13 +182,14 @@ impl Session {
             next
         });
         if let Err(error) = done {
-            if error.kind() == ErrorKind::Full {
-                tally.add(Count::StoreNoMemory, 1);
-            }
             if E::REFUSED_SET_REMOVES && mode == b'S' && meta.cas.is_none() {
                 _ = remove(env, meta.key);
             }
             return self.refused::<E>(&error, NO_ROOM, false, tally);
+        }
+        // Those are a `cas`, as in memcached; others only look at the token.
+        if meta.cas.is_some() && matches!(mode, b'S' | b'R') {
+            tally.add(wrote.by_token(), 1);
         }
         if wrote == Wrote::Stored {
             tally.add(Count::TotalItems, 1);

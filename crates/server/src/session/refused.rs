@@ -28,10 +28,13 @@ pub(super) fn line<E: Engine>(error: &Error, no_room: &'static str) -> Cow<'stat
 }
 
 impl Session {
-    /// Answers an error of the store, and counts it.
+    /// Answers an error of the store, and counts it: want of room apart, too, whatever asked for it.
     #[cold]
     pub(super) fn refused<E: Engine>(&mut self, error: &Error, no_room: &'static str, silent: bool, tally: &mut Tally) {
         tally.add(Count::Errors, 1);
+        if error.kind() == ErrorKind::Full {
+            tally.add(Count::StoreNoMemory, 1);
+        }
         self.answer(&line::<E>(error, no_room), silent);
     }
 }

@@ -86,7 +86,7 @@ impl Session {
         for &count in Count::ALL {
             stat(out, count.name(), env.counters.since_reset(count));
         }
-        stat(out, "limit_maxbytes", env.memory_bytes_max.load(Ordering::Relaxed));
+        stat(out, "limit_maxbytes", env.limit_bytes());
         stat(out, "accepting_conns", u8::from(!env.draining.load(Ordering::Relaxed)));
         stat(out, "threads", env.threads);
         stat(out, "bytes", figures.bytes);
@@ -132,7 +132,7 @@ fn settings<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     let on = |on: bool| if on { "on" } else { "off" };
     let yes = |yes: bool| if yes { "yes" } else { "no" };
     let told = &env.settings;
-    stat(out, "maxbytes", env.memory_bytes_max.load(Ordering::Relaxed));
+    stat(out, "maxbytes", env.limit_bytes());
     stat(out, "maxconns", limits.connections_max);
     stat(out, "tcpport", told.tcp_port);
     stat(out, "udpport", 0);

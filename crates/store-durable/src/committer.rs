@@ -27,9 +27,9 @@ use crate::expiry::Expiry;
 use crate::fault::Fault;
 use crate::front::{Front, ShortKey};
 use crate::gather::Gather;
-use crate::journal::Newest;
 use crate::layout::{self, Commit, Generations, ITEM, Record, RoundWriter};
 use crate::moving::{How, Moving};
+use crate::newest::Newest;
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
 use crate::queue::Requests;
@@ -721,11 +721,11 @@ impl Committer {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
         let takes_lot = seen != Seen::Never && self.cas.saturating_add(CAS_LEFT_MIN) > self.commit.cas_limit;
-        let begins_file = self.journal.has_next();
+        let engine = &self.shared.engine;
+        let advanced = self.journal.advance(|journal| engine.follow(journal));
+        let begins_file = advanced.inspect_err(|fault| self.shared.fail(fault))?;
         if begins_file {
             // Begun when the last batch was written, or after it: what may be the file's first is on disk before there is a second.
-            self.journal.advance();
-            self.shared.engine.follow(&self.journal.path()).inspect_err(|fault| self.shared.fail(fault))?;
             self.shared.sync_now()?;
             self.shared.engine.forget_earlier();
         }

@@ -11,7 +11,7 @@
 //!   and says of the next sync that all is well; and after a crash of the process alone nobody has synced it.
 //! - Where the newest file ends before the tables, and holds all that those know to have been on disk, it is taken for one of which a sync had failed before the power was cut: what the tables hold is
 //!   whole up to their last batch, and a new journal is begun ([`begin_anew`]).
-//! - The first batch of a file is on disk before the second is written ([`Newest`]), at every setting: where the first cannot be read and others
+//! - The first batch of a file is on disk before the second is written ([`Newest`](crate::newest::Newest)), at every setting: where the first cannot be read and others
 //!   follow, the file is damaged.
 //!
 //! The format is the engine's (fjall 3): a batch is `1 items(4) number(8)`, then for each entry `2 type(1) compression(1) keyspace(8)
@@ -71,40 +71,6 @@ pub(crate) struct Found {
     on_disk: u64,
 }
 
-/// The newest journal file while the store is open. The engine begins the next one by itself.
-pub(crate) struct Newest {
-    folder: PathBuf,
-    number: u64,
-}
-
-impl Newest {
-    /// Looks which it is.
-    pub(crate) fn find(folder: PathBuf) -> Result<Newest, Fault> {
-        let number = files(&folder)?.last().map_or(0, |(number, _)| *number);
-        Ok(Newest { folder, number })
-    }
-
-    /// Where it is.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.folder.join(format!("{}.jnl", self.number))
-    }
-
-    /// Its number.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// True if the engine has begun another one.
-    pub(crate) fn has_next(&self) -> bool {
-        self.folder.join(format!("{}.jnl", self.number + 1)).exists()
-    }
-
-    /// Goes on to the one that was begun.
-    pub(crate) fn advance(&mut self) {
-        self.number += 1;
-    }
-}
-
 impl Found {
     /// False if a whole file may be missing behind the newest: one that is so long that the engine would have begun the next.
     pub(crate) fn lacks_no_file(&self) -> bool {
@@ -158,16 +124,21 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Fault> {
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("jnl")) {
-            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-            let number = number.filter(|_| path.is_file() && path.extension().is_some_and(|it| it == "jnl"));
-            let Some(number) = number else {
-                return Err(Fault::corrupt(format!("{} is no journal of the engine", path.display())));
-            };
-            files.push((number, path));
+            files.extend(numbered(path)?);
         }
     }
     files.sort();
     Ok(files)
+}
+
+/// A journal file with its number.
+fn numbered(path: PathBuf) -> Result<Option<(u64, PathBuf)>, Fault> {
+    let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+    let number = number.filter(|_| path.is_file() && path.extension().is_some_and(|it| it == "jnl"));
+    match number {
+        Some(number) => Ok(Some((number, path))),
+        None => Err(Fault::corrupt(format!("{} is no journal of the engine", path.display()))),
+    }
 }
 
 /// Puts a new journal in the place of one of which nothing is needed: the tables have all that is in it, and more. A crash at any moment leaves what is found the same way again.

@@ -36,6 +36,7 @@ mod journal;
 mod layout;
 mod list;
 mod moving;
+mod newest;
 mod ops;
 mod options;
 mod place;

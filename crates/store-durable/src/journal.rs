@@ -27,6 +27,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::fault::Fault;
 use crate::layout::{COMMIT_BYTES, COMMIT_KEY, Commit, Content};
+use crate::newest::is_gone;
 use crate::versions::KEYSPACES;
 
 const TAG_BATCH: u8 = 1;
@@ -131,12 +132,13 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Fault> {
     Ok(files)
 }
 
-/// A journal file with its number.
+/// A journal file with its number; `None` where it is gone: an open engine removes those that its tables have.
 fn numbered(path: PathBuf) -> Result<Option<(u64, PathBuf)>, Fault> {
     let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
     let number = number.filter(|_| path.is_file() && path.extension().is_some_and(|it| it == "jnl"));
     match number {
         Some(number) => Ok(Some((number, path))),
+        None if is_gone(&path) => Ok(None),
         None => Err(Fault::corrupt(format!("{} is no journal of the engine", path.display()))),
     }
 }
@@ -657,6 +659,22 @@ pub(crate) mod tests {
             "this store's record, and no batch: never cut off"
         );
         assert_eq!(search(&with(Commit { store: 8, ..commit }), &found), Searched::Torn, "another store's");
+    }
+
+    /// As a listing names one that an open engine removes before it is looked at.
+    #[test]
+    fn a_journal_that_is_gone_is_left_out_and_what_is_no_file_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("7.jnl"), "").unwrap();
+        std::fs::create_dir(path("8.jnl")).unwrap();
+        std::os::unix::fs::symlink("nowhere", path("9.jnl")).unwrap();
+        assert_eq!(numbered(path("6.jnl")), Ok(None));
+        assert_eq!(numbered(path("7.jnl")), Ok(Some((7, path("7.jnl")))));
+        for name in ["8.jnl", "9.jnl"] {
+            let told = numbered(path(name)).unwrap_err();
+            assert_eq!(told, Fault::corrupt(format!("{} is no journal of the engine", path(name).display())));
+        }
     }
 
     #[test]

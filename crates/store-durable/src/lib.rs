@@ -37,6 +37,7 @@ mod layout;
 mod list;
 mod moving;
 mod newest;
+mod notes;
 mod ops;
 mod options;
 mod place;

@@ -78,7 +78,7 @@ pub enum GuardedAct {
     },
     /// Sets entries, and another mark in the place of the one that it carries. A flag for each entry.
     Turn {
-        /// The other mark.
+        /// The other mark: the same would be taken away.
         to: Bytes,
         /// Names and values; may be empty.
         entries: Vec<(Bytes, Bytes)>,
@@ -103,6 +103,10 @@ impl Guarded {
             GuardedAct::Remove { names } => names.is_empty(),
             GuardedAct::Make { ttl_ms: Some(0) } => {
                 return Err(Error::new(ErrorKind::BadInput, "a life is 0; the shortest is 1 ms"));
+            }
+            GuardedAct::Turn { to, .. } if *to == self.mark => {
+                let detail = "a turn puts another mark in the place of the one that it asks for, and both are the same";
+                return Err(Error::new(ErrorKind::BadInput, detail));
             }
             GuardedAct::Turn { .. } | GuardedAct::Make { .. } | GuardedAct::Drop { .. } => false,
         };

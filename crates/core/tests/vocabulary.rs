@@ -187,6 +187,7 @@ fn what_says_nothing_or_contradicts_itself_is_refused_and_nothing_else() {
         Native::SortedScores { members: Vec::new() },
         guarded(GuardedAct::Put { entries: Vec::new() }),
         guarded(GuardedAct::Remove { names: Vec::new() }),
+        guarded(GuardedAct::Turn { to: "open".into(), entries: pairs() }),
         Native::SortedTrim(Ranks { from_top: true, ..Ranks::top(1) }),
         Native::Expire { ttl_ms: 0 },
         Native::SortedAdd { entries: vec![("m".into(), one())], only: Only::NEW.union(Only::LESS) },

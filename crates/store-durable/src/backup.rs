@@ -10,9 +10,9 @@ use larder_dump::{DumpItem, DumpReader, DumpWriter, FileError, Head, Origin, Tot
 use crate::end::End;
 use crate::engine::{Engine, Entries, Moment};
 use crate::fault::Fault;
-use crate::journal::Newest;
 use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record, Shown};
 use crate::list::damaged;
+use crate::newest::Newest;
 use crate::ops;
 use crate::options::Options;
 use crate::place::{Identity, Noted, Place};
@@ -217,8 +217,7 @@ impl Options {
     ) -> Result<Noted> {
         let plain = |fault: Fault| fault.error("");
         let engine = Engine::open(folder, true, self.cache_bytes).map_err(plain)?;
-        let mut journal = Newest::find(folder.to_owned()).map_err(plain)?;
-        engine.follow(&journal.path()).map_err(plain)?;
+        let mut journal = Newest::find(folder.to_owned(), |journal| engine.follow(journal)).map_err(plain)?;
         let time_ms = u64::try_from(self.clock.wall().as_millis()).unwrap_or(0);
         // A server gives tokens away as bare numbers: those of the store that was backed up are to fit none of these. Of 52 bits they are whole in a double, too.
         let cas_limit = identity.incarnation >> 12;
@@ -231,9 +230,7 @@ impl Options {
                 if entries.bytes >= BATCH_BYTES {
                     let full = std::mem::replace(&mut entries, engine.entries());
                     commit = engine.commit(full, next(commit), false).map_err(plain)?;
-                    while journal.has_next() {
-                        journal.advance();
-                        engine.follow(&journal.path()).map_err(plain)?;
+                    if journal.advance(|journal| engine.follow(journal)).map_err(plain)? {
                         // A file that is held open takes room on the disk after the engine has removed it.
                         engine.sync().map_err(plain)?;
                         engine.forget_earlier();

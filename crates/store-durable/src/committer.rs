@@ -27,9 +27,9 @@ use crate::expiry::Expiry;
 use crate::fault::Fault;
 use crate::front::{Front, ShortKey};
 use crate::gather::Gather;
-use crate::journal::Newest;
 use crate::layout::{self, Commit, Generations, ITEM, Record, RoundWriter};
 use crate::moving::{How, Moving};
+use crate::newest::Newest;
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
 use crate::queue::Requests;
@@ -37,6 +37,7 @@ use crate::recent::is_large;
 use crate::sweep::Sweep;
 use crate::time::Timekeeper;
 
+pub(crate) mod moments;
 mod reclaim;
 
 /// Requests that may wait for the committer.
@@ -51,8 +52,6 @@ const CAS_STEP: u64 = 1 << 20;
 const CAS_LEFT_MIN: u64 = 1 << 18;
 /// The last token that is given out. Nobody comes so far by counting; a program of an earlier version could, by tokens that its clients had chosen and that it counted on from.
 pub(crate) const CAS_MAX: u64 = u64::MAX - (1 << 48);
-/// Items in front that a page of a listing looks at, if there are so many: some may be gone, or over.
-pub(crate) const PAGE_ITEMS_MIN: usize = 1024;
 /// Behind the engine keys of all items.
 pub(crate) const ITEMS_END: [u8; 1] = [ITEM + 1];
 
@@ -183,33 +182,6 @@ impl Shared {
         let record = Record::decode(key, &bytes).map_err(|bad| crate::list::damaged(key, bad))?;
         // Looked at after the item: a later generation has begun before its first item is seen.
         Ok((record.generation == self.generation.load(Ordering::Acquire)).then_some(record))
-    }
-
-    /// This moment, of the engine entries from `from` on, before `to`.
-    pub(crate) fn moment(&self, from: &[u8], to: &[u8]) -> Moment {
-        self.told_over.store(true, Ordering::Relaxed);
-        let _turn = self.front.hold();
-        self.engine.moment(self.front.entries(from..to, usize::MAX))
-    }
-
-    /// This moment, of the items from an engine key on, for who looks at about so many: what stands in front is not copied further than that. The engine key behind the last item that is
-    /// known.
-    pub(crate) fn page(&self, from: &[u8], count: usize) -> (Moment, Vec<u8>) {
-        self.told_over.store(true, Ordering::Relaxed);
-        let most = count.max(PAGE_ITEMS_MIN);
-        let _turn = self.front.hold();
-        let mut front = self.front.entries(from..&ITEMS_END, most.saturating_add(1));
-        let first_unknown = if front.len() > most { front.pop_last() } else { None };
-        (self.engine.moment(front), first_unknown.map_or_else(|| ITEMS_END.to_vec(), |(key, _)| key))
-    }
-
-    /// The generation of the items that a moment shows.
-    pub(crate) fn generation_of(&self, moment: &Moment) -> Result<u32, Fault> {
-        // The engine may show the removal of everything though it failed: a crash could take it back. Nothing is written any more, so what was shown last is shown for good.
-        if self.failure().is_some() {
-            return Ok(self.generation.load(Ordering::Acquire));
-        }
-        Ok(moment.generations()?.current)
     }
 
     /// How many items there are, about.
@@ -671,6 +643,10 @@ impl Committer {
         let shared = self.shared.clone();
         let turn = shared.front.change();
         self.write(entries, is_synced, Seen::Later)?;
+        if let Some(fault) = shared.failure() {
+            // It failed meanwhile: readers wait for this turn no longer, and would see a part of the round.
+            return Err(fault);
+        }
         shared.front.put(&round);
         drop(turn);
         self.moving.wrote(round.sequence, changes, round_bytes.len());
@@ -721,11 +697,11 @@ impl Committer {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
         let takes_lot = seen != Seen::Never && self.cas.saturating_add(CAS_LEFT_MIN) > self.commit.cas_limit;
-        let begins_file = self.journal.has_next();
+        let engine = &self.shared.engine;
+        let advanced = self.journal.advance(|journal| engine.follow(journal));
+        let begins_file = advanced.inspect_err(|fault| self.shared.fail(fault))?;
         if begins_file {
             // Begun when the last batch was written, or after it: what may be the file's first is on disk before there is a second.
-            self.journal.advance();
-            self.shared.engine.follow(&self.journal.path()).inspect_err(|fault| self.shared.fail(fault))?;
             self.shared.sync_now()?;
             self.shared.engine.forget_earlier();
         }

@@ -156,8 +156,8 @@ impl Engine {
         Entries { batch, keyspace, content, bytes: 0, key: Vec::new(), value: Vec::new() }
     }
 
-    /// What becomes of the writes of this journal file is heard from now on. To be called before what is written to it is not synced.
-    pub(crate) fn follow(&self, journal: &Path) -> Result<(), Fault> {
+    /// What becomes of the writes of this journal file is heard from now on. To be called before what is written to it is not synced. False where it is gone.
+    pub(crate) fn follow(&self, journal: &Path) -> Result<bool, Fault> {
         self.told.follow(journal)
     }
 

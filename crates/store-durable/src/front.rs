@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::quality::RandomState;
@@ -81,9 +82,9 @@ impl Front {
         self.turn.write()
     }
 
-    /// For whoever needs all of one moment.
-    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, ()> {
-        self.turn.read()
+    /// For whoever needs all of one moment; `None` where it does not come to that in so long.
+    pub(crate) fn hold(&self, wait: Duration) -> Option<RwLockReadGuard<'_, ()>> {
+        self.turn.try_read_for(wait)
     }
 
     /// What a round has changed is seen from now on. To be called under [`change`](Front::change), when the round is as durable as was asked.

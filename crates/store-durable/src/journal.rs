@@ -11,7 +11,7 @@
 //!   and says of the next sync that all is well; and after a crash of the process alone nobody has synced it.
 //! - Where the newest file ends before the tables, and holds all that those know to have been on disk, it is taken for one of which a sync had failed before the power was cut: what the tables hold is
 //!   whole up to their last batch, and a new journal is begun ([`begin_anew`]).
-//! - The first batch of a file is on disk before the second is written ([`Newest`]), at every setting: where the first cannot be read and others
+//! - The first batch of a file is on disk before the second is written ([`Newest`](crate::newest::Newest)), at every setting: where the first cannot be read and others
 //!   follow, the file is damaged.
 //!
 //! The format is the engine's (fjall 3): a batch is `1 items(4) number(8)`, then for each entry `2 type(1) compression(1) keyspace(8)
@@ -27,6 +27,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::fault::Fault;
 use crate::layout::{COMMIT_BYTES, COMMIT_KEY, Commit, Content};
+use crate::newest::is_gone;
 use crate::versions::KEYSPACES;
 
 const TAG_BATCH: u8 = 1;
@@ -71,40 +72,6 @@ pub(crate) struct Found {
     on_disk: u64,
 }
 
-/// The newest journal file while the store is open. The engine begins the next one by itself.
-pub(crate) struct Newest {
-    folder: PathBuf,
-    number: u64,
-}
-
-impl Newest {
-    /// Looks which it is.
-    pub(crate) fn find(folder: PathBuf) -> Result<Newest, Fault> {
-        let number = files(&folder)?.last().map_or(0, |(number, _)| *number);
-        Ok(Newest { folder, number })
-    }
-
-    /// Where it is.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.folder.join(format!("{}.jnl", self.number))
-    }
-
-    /// Its number.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// True if the engine has begun another one.
-    pub(crate) fn has_next(&self) -> bool {
-        self.folder.join(format!("{}.jnl", self.number + 1)).exists()
-    }
-
-    /// Goes on to the one that was begun.
-    pub(crate) fn advance(&mut self) {
-        self.number += 1;
-    }
-}
-
 impl Found {
     /// False if a whole file may be missing behind the newest: one that is so long that the engine would have begun the next.
     pub(crate) fn lacks_no_file(&self) -> bool {
@@ -145,8 +112,18 @@ pub(crate) fn verify(folder: &Path, store: u64, repair: bool, on_disk: u64) -> R
     let files = files(folder)?;
     let Some((newest, _)) = files.last() else { return Err(Fault::corrupt("the engine's journal is gone")) };
     let mut found = Found { newest: *newest, store, on_disk, ..Found::default() };
-    for (number, path) in &files {
-        read_file(path, number == newest, repair, &mut found)?;
+    let (mut doubtful, mut ends) = (Doubtful::default(), Vec::new());
+    for (nth, (number, path)) in files.iter().enumerate() {
+        ends.push(read_file(path, number == newest, &mut found, |commit, at, on_disk| {
+            doubtful.add(commit, (nth, at), on_disk);
+        })?);
+    }
+    // Only now: of what is refused nothing is changed.
+    for (nth, ((number, path), end)) in files.iter().zip(ends).enumerate().filter(|_| repair) {
+        let (is_newest, from) = (number == newest, doubtful.first_in(nth));
+        if from.is_some() || is_newest && end.batches < end.file {
+            mend(path, from, end.batches, is_newest)?;
+        }
     }
     Ok(found)
 }
@@ -158,16 +135,22 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Fault> {
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("jnl")) {
-            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-            let number = number.filter(|_| path.is_file() && path.extension().is_some_and(|it| it == "jnl"));
-            let Some(number) = number else {
-                return Err(Fault::corrupt(format!("{} is no journal of the engine", path.display())));
-            };
-            files.push((number, path));
+            files.extend(numbered(path)?);
         }
     }
     files.sort();
     Ok(files)
+}
+
+/// A journal file with its number; `None` where it is gone: an open engine removes those that its tables have.
+fn numbered(path: PathBuf) -> Result<Option<(u64, PathBuf)>, Fault> {
+    let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+    let number = number.filter(|_| path.is_file() && path.extension().is_some_and(|it| it == "jnl"));
+    match number {
+        Some(number) => Ok(Some((number, path))),
+        None if is_gone(&path) => Ok(None),
+        None => Err(Fault::corrupt(format!("{} is no journal of the engine", path.display()))),
+    }
 }
 
 /// Puts a new journal in the place of one of which nothing is needed: the tables have all that is in it, and more. A crash at any moment leaves what is found the same way again.
@@ -188,31 +171,38 @@ pub(crate) fn begin_anew(folder: &Path, newest: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-fn read_file(path: &Path, is_newest: bool, repair: bool, found: &mut Found) -> Result<(), Fault> {
+/// Where the batches of a file end, and where the file does.
+struct End {
+    batches: u64,
+    file: u64,
+}
+
+/// Reads a file, and tells `take` of each batch in it and where that begins.
+fn read_file(
+    path: &Path,
+    is_newest: bool,
+    found: &mut Found,
+    mut take: impl FnMut(&Commit, u64, &mut u64),
+) -> Result<End, Fault> {
     let failed = |error| Fault::io(&format!("cannot read {}", path.display()), error);
     let file = File::open(path).map_err(failed)?;
     let file_bytes = file.metadata().map_err(failed)?.len();
     let mut reader = Reader { inner: BufReader::with_capacity(BUFFER_BYTES, file), at: 0, file_bytes };
-    let mut doubtful = Doubtful::default();
     loop {
         let start = reader.at;
         found.newest_end = start;
+        let end = End { batches: start, file: file_bytes };
         let why = match read_batch(&mut reader) {
             Ok(frame) => match follows(&frame, found) {
                 Ok(()) => {
-                    doubtful.add(&frame.commit, start, &mut found.on_disk);
+                    take(&frame.commit, start, &mut found.on_disk);
                     continue;
                 }
                 Err(why) => return Err(damaged(path, start, why)),
             },
             Err(Stop::Io(error)) => return Err(failed(error)),
             Err(Stop::End) => match zeros_to_the_end(&mut reader).map_err(failed)? {
-                true => {
-                    if is_newest && repair && (start < file_bytes || doubtful.first().is_some()) {
-                        mend(path, doubtful.first(), start)?;
-                    }
-                    return Ok(());
-                }
+                true => return Ok(end),
                 false => "something else than a batch is here",
             },
             Err(Stop::Bad(why)) => why,
@@ -221,26 +211,27 @@ fn read_file(path: &Path, is_newest: bool, repair: bool, found: &mut Found) -> R
             return Err(damaged(path, start, why));
         }
         tail(&mut reader, path, (start, why), found)?;
-        return if repair { mend(path, doubtful.first(), start) } else { Ok(()) };
+        return Ok(end);
     }
 }
 
-/// Which batches may not be on disk: those that none behind them says are, nor whoever opens the store. Where each begins, and its number.
+/// Which batches may not be on disk: those that none behind them says are, nor whoever opens the store. Which file each is in, where it begins there, and its number. The engine syncs a file before it begins the next, but a sync before
+/// that may have failed, and then the system has forgotten what that one should have written.
 #[derive(Default)]
-struct Doubtful(VecDeque<(u64, u64)>);
+struct Doubtful(VecDeque<(usize, u64, u64)>);
 
 impl Doubtful {
-    fn add(&mut self, commit: &Commit, at: u64, on_disk: &mut u64) {
+    fn add(&mut self, commit: &Commit, (file, at): (usize, u64), on_disk: &mut u64) {
         *on_disk = (*on_disk).max(commit.synced);
-        self.0.push_back((at, commit.sequence));
-        while self.0.front().is_some_and(|(_, sequence)| *sequence <= *on_disk) {
+        self.0.push_back((file, at, commit.sequence));
+        while self.0.front().is_some_and(|(.., sequence)| *sequence <= *on_disk) {
             self.0.pop_front();
         }
     }
 
-    /// From where on the file is to be written again.
-    fn first(&self) -> Option<u64> {
-        self.0.front().map(|(at, _)| *at)
+    /// From where on a file is to be written again.
+    fn first_in(&self, file: usize) -> Option<u64> {
+        self.0.iter().find(|(it, ..)| *it == file).map(|(_, at, _)| *at)
     }
 }
 
@@ -386,8 +377,8 @@ fn damaged(path: &Path, at: u64, why: &str) -> Fault {
     Fault::corrupt(format!("the journal is damaged: {} at byte {at}: {why}", path.display()))
 }
 
-/// Cuts off what is behind the last batch, and has on disk what is before: what may not be there is written again.
-fn mend(path: &Path, doubtful: Option<u64>, end: u64) -> Result<(), Fault> {
+/// Has on disk what is before the end of the last batch: what may not be there is written again. Cuts off what is behind it, if told to.
+fn mend(path: &Path, doubtful: Option<u64>, end: u64, cuts: bool) -> Result<(), Fault> {
     let mend = |file: File| {
         let mut at = doubtful.unwrap_or(end);
         let mut piece = vec![0; BUFFER_BYTES];
@@ -397,10 +388,13 @@ fn mend(path: &Path, doubtful: Option<u64>, end: u64) -> Result<(), Fault> {
             file.write_all_at(&piece[..bytes], at)?;
             at += bytes as u64;
         }
-        file.set_len(end).and_then(|()| file.sync_all())
+        if cuts {
+            file.set_len(end)?;
+        }
+        file.sync_all()
     };
     let done = OpenOptions::new().read(true).write(true).open(path).and_then(mend);
-    done.map_err(|error| Fault::io(&format!("cannot mend the end of {}", path.display()), error))
+    done.map_err(|error| Fault::io(&format!("cannot mend {}", path.display()), error))
 }
 
 /// A reader that knows its place.
@@ -606,10 +600,15 @@ pub(crate) mod tests {
 
     /// The batch of a value under one key, of which all before is on disk.
     fn batch(sequence: u64, value: &[u8]) -> Vec<u8> {
+        batch_behind(sequence, sequence - 1, value)
+    }
+
+    /// The same, where batches are on disk up to that one.
+    fn batch_behind(sequence: u64, synced: u64, value: &[u8]) -> Vec<u8> {
         let mut content = Content::default();
         content.add(b"\x02k", Some(value));
         let (items, content) = (content.items, content.sum());
-        let commit = Commit { sequence, synced: sequence - 1, store: 7, items, content, ..Commit::default() };
+        let commit = Commit { sequence, synced, store: 7, items, content, ..Commit::default() };
         let entries = [(b"\x02k".to_vec(), Some(value.to_vec())), (COMMIT_KEY.to_vec(), Some(commit.encode()))];
         framed(sequence, &entries)
     }
@@ -688,17 +687,65 @@ pub(crate) mod tests {
         assert_eq!(search(&with(Commit { store: 8, ..commit }), &found), Searched::Torn, "another store's");
     }
 
+    /// As a listing names one that an open engine removes before it is looked at.
+    #[test]
+    fn a_journal_that_is_gone_is_left_out_and_what_is_no_file_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("7.jnl"), "").unwrap();
+        std::fs::create_dir(path("8.jnl")).unwrap();
+        std::os::unix::fs::symlink("nowhere", path("9.jnl")).unwrap();
+        assert_eq!(numbered(path("6.jnl")), Ok(None));
+        assert_eq!(numbered(path("7.jnl")), Ok(Some((7, path("7.jnl")))));
+        for name in ["8.jnl", "9.jnl"] {
+            let told = numbered(path(name)).unwrap_err();
+            assert_eq!(told, Fault::corrupt(format!("{} is no journal of the engine", path(name).display())));
+        }
+    }
+
+    /// As a sync leaves it that failed before the next file was begun: the system shows what it never wrote.
+    #[test]
+    fn what_is_in_doubt_is_written_again_in_older_files_too() {
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let zeros = [0; 5000];
+        let one = [batch(1, b"v"), batch_behind(2, 1, b"v"), zeros.to_vec()].concat();
+        let files = |third: Vec<u8>| [("1.jnl", one.clone()), ("2.jnl", third)];
+        // Which of them were written, and whether the newest was cut.
+        let written = |repair, on_disk, files: [(&str, Vec<u8>); 2]| {
+            let folder = tempfile::tempdir().unwrap();
+            for (name, bytes) in &files {
+                std::fs::write(folder.path().join(name), bytes).unwrap();
+                let file = File::options().write(true).open(folder.path().join(name)).unwrap();
+                file.set_modified(long_ago).unwrap();
+            }
+            verify(folder.path(), 7, repair, on_disk).unwrap();
+            files.map(|(name, bytes)| {
+                let left = std::fs::read(folder.path().join(name)).unwrap();
+                assert!(bytes.starts_with(&left) && (name == "2.jnl" || left == bytes), "{name}");
+                std::fs::metadata(folder.path().join(name)).unwrap().modified().unwrap() != long_ago
+            })
+        };
+        let third = || [batch_behind(3, 1, b"v"), zeros.to_vec()].concat();
+        assert_eq!(written(false, 0, files(third())), [false, false]);
+        assert_eq!(written(true, 0, files(third())), [true, true]);
+        assert_eq!(written(true, 0, files(zeros.to_vec())), [true, true]);
+        assert_eq!(written(true, 2, files(third())), [false, true], "whoever opens the store knows");
+        let fourth = [third()[..third().len() - 5000].to_vec(), batch_behind(4, 3, b"v")].concat();
+        assert_eq!(written(true, 0, files(fourth.clone())), [false, true], "a later batch says so");
+        assert_eq!(written(true, 4, files(fourth)), [false, false], "nothing is to be done");
+    }
+
     #[test]
     fn batches_are_in_doubt_until_one_behind_them_says_they_are_on_disk() {
         let batch = |sequence, synced| Commit { sequence, synced, ..Commit::default() };
         let (mut doubtful, mut on_disk) = (Doubtful::default(), 3);
-        doubtful.add(&batch(3, 0), 0, &mut on_disk);
-        assert_eq!(doubtful.first(), None, "whoever opens the store knows");
-        doubtful.add(&batch(4, 2), 100, &mut on_disk);
-        doubtful.add(&batch(5, 3), 200, &mut on_disk);
-        doubtful.add(&batch(6, 3), 300, &mut on_disk);
-        assert_eq!(doubtful.first(), Some(100));
-        doubtful.add(&batch(7, 5), 400, &mut on_disk);
-        assert_eq!((doubtful.first(), on_disk), (Some(300), 5));
+        doubtful.add(&batch(3, 0), (1, 0), &mut on_disk);
+        assert_eq!(doubtful.first_in(1), None, "whoever opens the store knows");
+        doubtful.add(&batch(4, 2), (1, 100), &mut on_disk);
+        doubtful.add(&batch(5, 3), (1, 200), &mut on_disk);
+        doubtful.add(&batch(6, 3), (1, 300), &mut on_disk);
+        assert_eq!(doubtful.first_in(1), Some(100));
+        doubtful.add(&batch(7, 5), (1, 400), &mut on_disk);
+        assert_eq!((doubtful.first_in(1), on_disk), (Some(300), 5));
     }
 }

@@ -36,6 +36,8 @@ mod journal;
 mod layout;
 mod list;
 mod moving;
+mod newest;
+mod notes;
 mod ops;
 mod options;
 mod place;

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use larder_core::list::{List, Listed, Listing};
 use larder_core::{Ctx, Error, ErrorKind, Item, Key, Result, Want, text};
 
-use crate::committer::{ITEMS_END, PAGE_ITEMS_MIN, Shared};
+use crate::committer::moments::PAGE_ITEMS_MIN;
+use crate::committer::{ITEMS_END, Shared};
 use crate::engine::Moment;
 use crate::fault::Fault;
 use crate::layout::{self, Record, Shown};

@@ -223,7 +223,8 @@ impl Options {
     /// A file that says how far the store was on disk, kept elsewhere: brought up to date within a second, and when the store is closed. A store that is older than its
     /// witness, such as a copy that was put back, is [`ErrorKind::RolledBack`] when it is opened, and one that is gone [`ErrorKind::Lost`]; one that was
     /// [restored](Options::restore) is as it should be. What the last second wrote, the witness may not know, nor what no sync had on disk before that: at [`Sync::Every`] up to an interval more, at [`Sync::Never`]
-    /// all since the store was opened, another file of its journal was begun, a lot of tokens was set aside, or [`sync`](DurableStore::sync) was called. Where its disk hangs, the store goes on, and only closing it waits.
+    /// all since the store was opened, another file of its journal was begun, a lot of tokens was set aside, or [`sync`](DurableStore::sync) was called. Where its disk hangs, the store goes on, and only closing it waits; where it
+    /// cannot be written, that is an error of the opening, and tried again each second from then on.
     ///
     /// ```
     /// # use larder_store_durable::Options;

@@ -1,6 +1,7 @@
 //! A store that several processes use in turns.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -13,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::options::Options;
+use crate::place;
 use crate::store::{DurableStore, profile};
 
 /// How long the store stays open after the last op: those that follow at once find it open.
@@ -53,7 +55,8 @@ struct Ask {
 }
 
 impl Options {
-    /// Opens the store for use in turns with other processes. The folder is opened, or made, once, so that what is wrong with it is told now.
+    /// Opens the store for use in turns with other processes. The folder is opened, or made, once, so that what is wrong with it is told now. It is not made again: where it is gone in a later turn, each op
+    /// is [`ErrorKind::Lost`] until a store is there. Another store in its place, such as a restored one, is taken.
     ///
     /// # Errors
     /// Those of [`open`](Options::open).
@@ -69,8 +72,10 @@ impl Options {
         let profile = Arc::new(profile(&name, &self));
         let store = Arc::new(self.clone().open()?);
         let (keeper, asked) = mpsc::channel();
+        // It is there from now on: none is made in its place.
+        let later = self.create(false);
         let spawned =
-            std::thread::Builder::new().name("larder-keeper".to_owned()).spawn(move || keep(&self, &asked, store));
+            std::thread::Builder::new().name("larder-keeper".to_owned()).spawn(move || keep(&later, &asked, store));
         let thread =
             spawned.map_err(|error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name))?;
         Ok(SharedStore { keeper: Some(keeper), is_over, thread: Some(thread), profile })
@@ -84,7 +89,8 @@ fn keep(options: &Options, asked: &Receiver<Ask>, store: Arc<DurableStore>) {
     let opened = |since: Instant| {
         let mut options = options.clone();
         options.patience.waited = since.elapsed();
-        options.open().map(Arc::new)
+        let folder = options.folder.clone();
+        options.open().map(Arc::new).map_err(|error| told_as_gone(error, &folder))
     };
     loop {
         let ask = match &open {
@@ -106,6 +112,18 @@ fn keep(options: &Options, asked: &Receiver<Ask>, store: Arc<DurableStore>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// Where there is no store any more, that is told rather than that none is to be made.
+fn told_as_gone(error: Error, folder: &Path) -> Error {
+    if error.kind() != ErrorKind::Config || !place::is_empty(folder).is_ok_and(|is_empty| is_empty) {
+        return error;
+    }
+    let folder = folder.display();
+    let detail = format!(
+        "{folder} held the store in an earlier turn, and holds none any more: restore a backup, or open it anew to begin with nothing"
+    );
+    Error::new(ErrorKind::Lost, detail).store(format!("file:{folder}"))
 }
 
 impl SharedStore {
@@ -175,6 +193,30 @@ mod tests {
     async fn put(store: &SharedStore) -> Result<()> {
         let put = Op::put(Key::new("k")?, PutMode::Set, "v", Ttl::Never);
         store.run_one(Ctx::default(), put).await.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_gone_between_two_turns_is_not_made_anew_and_one_that_is_restored_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("store");
+        let shared = Options::new(&at).wait(Duration::from_secs(20)).open_shared().unwrap();
+        put(&shared).await.unwrap();
+        // No turn of its own lasts while this has the folder.
+        let other = Options::new(&at).wait(Duration::from_secs(20)).open().unwrap();
+        let (dump, _) = other.backup(Vec::new(), &mut |_| ()).unwrap();
+        drop(other);
+        std::fs::remove_dir_all(&at).unwrap();
+        for _ in 0..3 {
+            let error = put(&shared).await.unwrap_err();
+            assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Lost, false), "{error}");
+            assert!(error.to_string().contains(&at.display().to_string()), "{error}");
+            assert!(!at.exists());
+        }
+        Options::new(&at).restore(&dump[..], &mut |_| ()).unwrap();
+        assert_eq!(
+            shared.get(Ctx::default()).await.unwrap().get(Key::new("k").unwrap()).await.unwrap().unwrap().value,
+            "v"
+        );
     }
 
     /// The disk has recovered, and somebody reads all the time.

@@ -16,9 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
 use crate::engine::Engine;
 use crate::fault::{Fault, Harm};
-use crate::journal::{self, Found, Newest};
+use crate::journal::{self, Found};
 use crate::layout::Commit;
 use crate::moving::Moving;
+use crate::newest::Newest;
+use crate::notes::Noters;
 use crate::ops::{self, TTL_MAX};
 use crate::options::{Options, Sync};
 use crate::place::{self, Identity, Noted, Place};
@@ -62,7 +64,7 @@ const QUEUE_KB_MAX: usize = 256 << 10;
 pub struct DurableStore {
     // In this order: the threads are ended, then the engine is closed, then the folder is given back.
     timer: Timer,
-    notes: Timer,
+    notes: Noters,
     queue: Entrance<Request>,
     committer: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
@@ -72,8 +74,7 @@ pub struct DurableStore {
     /// No cas token up to here was ever given out.
     pub(crate) first_cas: u64,
     torn_bytes: u64,
-    place: Arc<Place>,
-    witness: Option<Arc<Witness>>,
+    _place: Arc<Place>,
 }
 
 /// What a store says of itself, by [`DurableStore::stats`].
@@ -92,13 +93,13 @@ pub struct Stats {
 impl DurableStore {
     pub(crate) fn open(options: &Options) -> Result<DurableStore> {
         let name = format!("file:{}", options.folder.display());
-        let witness = options.witness.clone().map(|path| Arc::new(Witness::new(path)));
+        let witness = options.witness.clone().map(Witness::new);
         if !options.create && place::is_empty(&options.folder)? {
             // Before the folder is made.
-            return Err(missing(options, witness.as_deref()).store(name));
+            return Err(missing(options, witness.as_ref()).store(name));
         }
         let mut place = Place::lock(&options.folder, &options.patience)?;
-        let opened = open_engine(&place, &name, options, witness.as_deref())?;
+        let opened = open_engine(&place, &name, options, witness.as_ref())?;
         let Opened { engine, identity, last, torn_bytes } = opened;
         place.name_lock(identity);
         let place = Arc::new(place);
@@ -115,8 +116,8 @@ impl DurableStore {
         };
         let shared = Arc::new(Shared::new(engine, parts, &last));
         let (queue, requests) = queue(QUEUE_REQUESTS_MAX);
-        let journal = Newest::find(place.engine()).map_err(|fault| fault.error(&name))?;
-        shared.engine.follow(&journal.path()).map_err(|fault| fault.error(&name))?;
+        let journal = Newest::find(place.engine(), |journal| shared.engine.follow(journal));
+        let journal = journal.map_err(|fault| fault.error(&name))?;
         let last = Commit { store: identity.incarnation, ..last };
         let rounds = Moving::find(&shared.engine).map_err(|fault| fault.error(&name))?;
         let moving = Moving::resume(&shared, &rounds);
@@ -131,15 +132,8 @@ impl DurableStore {
         let threads =
             |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
         let committer = spawned.map_err(threads)?;
-        if witness.is_some() {
-            note(&shared, &place, witness.as_deref(), identity)?;
-        }
-        let note = {
-            let (shared, place, witness) = (shared.clone(), place.clone(), witness.clone());
-            // A note that cannot be written leaves an older one, which only knows less.
-            move || _ = note(&shared, &place, witness.as_deref(), identity)
-        };
-        let notes = Timer::start_notes(shared.clone(), note).map_err(threads)?;
+        let (notes, noted) = Noters::start(shared.clone(), place.clone(), witness, identity).map_err(threads)?;
+        noted?;
         let timer = Timer::start(shared.clone(), queue.queue()).map_err(threads)?;
         Ok(DurableStore {
             timer,
@@ -152,8 +146,7 @@ impl DurableStore {
             identity,
             first_cas: last.cas_limit,
             torn_bytes,
-            place,
-            witness,
+            _place: place,
         })
     }
 
@@ -364,12 +357,9 @@ impl Drop for DurableStore {
             wait_for(committer, &self.shared);
         }
         self.timer.stop();
-        let notes = self.shared.has_written.load(Ordering::Acquire) && self.shared.sync_now().is_ok();
+        let tells = self.shared.has_written.load(Ordering::Acquire) && self.shared.sync_now().is_ok();
         // Only now: a note may hang.
-        self.notes.stop();
-        if notes {
-            _ = note(&self.shared, &self.place, self.witness.as_deref(), self.identity);
-        }
+        self.notes.stop(tells);
     }
 }
 
@@ -546,16 +536,6 @@ fn no_commit(folder: &Path) -> String {
 
 fn shorter(sequence: u64, noted: u64, folder: &Path) -> String {
     format!("{} ends with batch {sequence}, but {noted} was on disk: its end was damaged or cut off", folder.display())
-}
-
-/// Notes how far the store is on disk.
-fn note(shared: &Shared, place: &Place, witness: Option<&Witness>, identity: Identity) -> Result<()> {
-    let sequence = shared.synced.load(Ordering::Acquire);
-    let files = journal::files(&place.engine()).map_err(|fault| fault.error(&shared.name))?;
-    let journal = files.last().map_or(0, |(number, _)| *number);
-    let noted = Noted { identity, sequence, journal };
-    witness.map_or(Ok(()), |witness| witness.note(&noted))?;
-    place.note(&noted, false)
 }
 
 pub(crate) fn profile(name: &str, options: &Options) -> Profile {

@@ -1,4 +1,4 @@
-//! The timer: syncs in time where the store syncs now and then, and has expired items reclaimed. And beside it, in a thread of its own, who notes how far the store is on disk: a note may
+//! The timer: syncs in time where the store syncs now and then, and has expired items reclaimed. And beside it, in threads of their own, who note how far the store is on disk: a note may
 //! go to a disk that hangs, and what was written is synced in time all the same.
 
 use std::sync::Arc;
@@ -60,18 +60,21 @@ impl Timer {
         Timer::spawn("larder-timer", tick, work)
     }
 
-    /// Starts who notes: `note` writes down how far the store is on disk.
-    pub(crate) fn start_notes(shared: Arc<Shared>, mut note: impl FnMut() + Send + 'static) -> std::io::Result<Timer> {
+    /// Starts who notes: `note` writes down how far the store is on disk, as often as that is further, and says whether it could. What it could not is tried again.
+    pub(crate) fn start_notes(
+        name: &str,
+        shared: Arc<Shared>,
+        mut note: impl FnMut() -> bool + Send + 'static,
+    ) -> std::io::Result<Timer> {
         let mut noted = shared.synced.load(Ordering::Acquire);
         let work = move || {
             let synced = shared.synced.load(Ordering::Acquire);
-            if synced != noted {
+            if synced != noted && note() {
                 noted = synced;
-                note();
             }
             CHORES_EVERY
         };
-        Timer::spawn("larder-notes", CHORES_EVERY, work)
+        Timer::spawn(name, CHORES_EVERY, work)
     }
 
     /// A thread that works, again and again, each time after a pause: the work tells the next one.

@@ -33,11 +33,14 @@ struct Inner {
 }
 
 impl Told {
-    /// Asks for this file, too, from now on.
-    pub(crate) fn follow(&self, path: &Path) -> Result<(), Fault> {
-        let file = File::open(path).map_err(|error| Fault::io("the journal cannot be opened once more", error))?;
-        self.inner.lock().files.push(file);
-        Ok(())
+    /// Asks for this file, too, from now on. False where it is gone.
+    pub(crate) fn follow(&self, path: &Path) -> Result<bool, Fault> {
+        match File::open(path) {
+            Ok(file) => self.inner.lock().files.push(file),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(Fault::io("the journal cannot be opened once more", error)),
+        }
+        Ok(true)
     }
 
     /// All files but the newest are whole and on disk: nothing is to be told of them.
@@ -92,7 +95,6 @@ mod tests {
     use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl, Want};
 
     use super::*;
-    use crate::fault::Harm;
     use crate::{Direct, Options};
 
     #[test]
@@ -103,13 +105,13 @@ mod tests {
         for number in 0..3 {
             let path = folder.path().join(format!("{number}.jnl"));
             std::fs::write(&path, [7; 5000]).unwrap();
-            told.follow(&path).unwrap();
+            assert_eq!(told.follow(&path), Ok(true));
             assert_eq!(told.check(), Ok(()));
         }
         told.forget_earlier();
         assert_eq!(told.inner.lock().files.len(), 1);
         assert_eq!(told.check(), Ok(()));
-        assert_eq!(told.follow(&folder.path().join("none")).unwrap_err().harm, Harm::Corrupt);
+        assert_eq!(told.follow(&folder.path().join("none")), Ok(false));
     }
 
     /// That a failure is told, and once to each who asks, is the proof's to show (`a_sync_that_fails_in_the_engine_is_heard_before_anything_is_acknowledged_behind_it`): a disk that fails is needed for it.

@@ -354,6 +354,48 @@ async fn a_copy_that_is_put_back_is_told_by_the_witness() {
     assert!(error.to_string().contains("restored apart"), "{error}");
 }
 
+/// What is noted in the folder is so whatever becomes of the witness, and that is told as soon as it can be, though nobody writes any more.
+#[tokio::test]
+async fn a_witness_that_cannot_be_written_takes_no_note_from_the_folder_and_is_told_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, witness) = (folder.path().join("store"), folder.path().join("witness"));
+    let witnessed = || Options::new(&at).witness(&witness);
+    drop(witnessed().open().unwrap());
+    // It is written to this name first.
+    let in_the_way = folder.path().join("witness.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    assert!(witnessed().open().is_err(), "that it cannot be told is an error of an open");
+    std::fs::remove_dir(&in_the_way).unwrap();
+    let store = witnessed().open().unwrap();
+    std::fs::create_dir(&in_the_way).unwrap();
+    set(&store, "k", vec![7; 1000]).await.unwrap();
+    let seen = std::fs::read(&witness).unwrap();
+    drop(store);
+    assert_eq!(std::fs::read(&witness).unwrap(), seen);
+    std::fs::remove_dir(&in_the_way).unwrap();
+
+    let journal = at.join("engine").join("0.jnl");
+    let whole = std::fs::read(&journal).unwrap();
+    let end = *common::ends(&whole).last().unwrap();
+    std::fs::write(&journal, &whole[..end - 100]).unwrap();
+    let error = witnessed().open().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    std::fs::write(&journal, &whole).unwrap();
+
+    let store = witnessed().open().unwrap();
+    std::fs::create_dir(&in_the_way).unwrap();
+    set(&store, "k", "v").await.unwrap();
+    let seen = std::fs::read(&witness).unwrap();
+    // It is tried, and in vain.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    std::fs::remove_dir(&in_the_way).unwrap();
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while std::fs::read(&witness).unwrap() == seen {
+        assert!(std::time::Instant::now() < until, "it is not tried again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// `a.one` and `a.two`: each is replaced by a file of its own beside it.
 #[tokio::test]
 async fn witnesses_of_one_stem_do_not_write_over_each_other() {

@@ -570,7 +570,8 @@ async fn a_note_that_hangs_holds_up_no_sync() {
     let (at, witness) = (folder.path().join("store"), folder.path().join("witness"));
     let every = Sync::Every(Duration::from_millis(50));
     let store = Options::new(&at).sync(every).witness(&witness).open().unwrap();
-    let before = std::fs::read(&witness).unwrap();
+    let noted = || std::fs::read(at.join("state")).unwrap();
+    let (before, noted_before) = (std::fs::read(&witness).unwrap(), noted());
     let hung = Hung::begin(&witness);
     let (begun, mut syncs) = (Instant::now(), 0);
     // The first note is due within a second or so of the first sync.
@@ -584,6 +585,14 @@ async fn a_note_that_hangs_holds_up_no_sync() {
         syncs += 1;
     }
     assert_eq!(std::fs::read(&witness).unwrap(), before, "it is not told of any of them");
+    let noted_then = noted();
+    assert!(noted_then != noted_before, "the folder is");
+    set(&store, "k", "v").await.unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while noted() == noted_then {
+        assert!(Instant::now() < until, "and again, while the witness hangs");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     drop(hung);
     drop(store);
     assert_ne!(std::fs::read(&witness).unwrap(), before);

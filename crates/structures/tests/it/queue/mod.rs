@@ -1,7 +1,7 @@
 //! Queues and stacks.
 
 mod back;
-mod between;
+pub(crate) mod between;
 mod doubts;
 mod edges;
 mod faults;

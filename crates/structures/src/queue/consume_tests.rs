@@ -1,6 +1,6 @@
 //! Claims through one handle, where writes fail or others are first.
 
-use larder_core::{ManualClock, StoreRef, Verb};
+use larder_core::{Batch, ManualClock, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 
 use super::super::options::Settings;

@@ -294,7 +294,8 @@ impl Doubt {
         let left = self.until.saturating_duration_since(ambient::now());
         let pause = self.backoff.next_pause().min(left);
         if left.is_zero() {
-            let detail = "a segment is gone, and what became of it is not known yet: nothing was taken";
+            let detail =
+                "what became of a segment that is gone, or cannot be looked at, is not known: nothing was taken";
             return Err(engine.named(ErrorKind::Timeout, detail).effect(Effect::NotApplied));
         }
         tokio::time::sleep(pause).await;

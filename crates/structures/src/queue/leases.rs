@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use larder_core::{Effect, Error, ErrorKind, Op, Reply, Result, Want};
 
-use super::consume::{Asked, Consumer, Given, Outcomes, Request};
+use super::consume::{Consumer, Given, Outcomes};
+use super::request::{Asked, Request};
 
 /// A claim that a write makes.
 #[derive(Clone, Copy, Debug)]

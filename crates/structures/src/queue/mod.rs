@@ -24,7 +24,7 @@
 //! A duplicate takes a lease that ran out, an item that was given back, or a fault. One window is left in which a loss is not
 //! seen: a restart of the server that also loses the manifest, for then the structure is absent. A producer that has not noticed that its segment was closed may push to it when others have emptied it, and
 //! the server may evict it then, or lose it, where several keep what is not on disk: so on a store that may evict, or has several servers without a disk, a segment that was emptied and is gone is told as lost unless it is known that it was removed, though perhaps nothing was in it. It is not known
-//! where the reply to the removal was lost, or the one who removed it died right then, or stood still for 300 ms before it said so (half the timeout of a handle that has less than 600 ms), or removed it while the store was one that loses nothing so, which it is no more (nobody says so there). A request that the network held back makes nothing
+//! where the reply to the removal was lost, or the one who removed it died right then, or stood still for 300 ms before it said so (half the timeout of a handle that has less than 600 ms), or was answered after the 200 ms that its caller waits for that and not used again so soon, or removed it while the store was one that loses nothing so, which it is no more (nobody says so there). A request that the network held back makes nothing
 //! again that was removed: a segment's key is drawn for the one request that adds it.
 //!
 //! # Leases
@@ -51,6 +51,9 @@
 //! | open | 2 |
 //! | open_or_create | 2 if it is there, 4 to make it |
 //!
+//! On a store of several servers what is looked at on the way (segments that were used up, and where the next one is) is a batch of its own at the same time, so 1 more of those that have any, which takes no longer: a server that does not answer holds a call up for 100 ms,
+//! once a second at the most, and for 200 ms where a segment on it is to be removed. Only whether there is nothing to take has to wait for it.
+//!
 //! Calls through clones of one handle that come at the same time travel in one write.
 //!
 //! # Limits and memory
@@ -72,6 +75,7 @@ mod past;
 mod plan;
 mod push;
 mod removal;
+mod request;
 mod stat;
 
 use std::fmt;

@@ -17,6 +17,7 @@ mod notes;
 mod openings;
 mod pushes;
 mod removal;
+mod servers;
 mod stores;
 pub(crate) mod support;
 mod takes;

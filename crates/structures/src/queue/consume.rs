@@ -9,7 +9,7 @@ use larder_core::{Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl
 
 use super::engine::{Engine, View};
 use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
-use super::leases::Lease;
+use super::leases::{Claimed, Lease};
 use super::plan::{self, Order, Pick, SEGMENTS_AT_ONCE, Shelf};
 use super::removal::Removals;
 use super::request::{Answer, Asked, LOOK_WAIT, LOOK_WAIT_MAX, Request};
@@ -46,6 +46,8 @@ pub(super) enum What {
     Claim {
         id: u64,
         life: Duration,
+        /// So long who gets it counts on it.
+        term: Duration,
     },
     /// An item, for good.
     Pop,
@@ -64,16 +66,16 @@ pub(super) enum What {
 /// What a caller gets.
 #[derive(Clone, Debug)]
 pub(super) enum Given {
-    /// Of a claim with its id.
+    /// Where it is claimed, with that.
     Item {
         bytes: Bytes,
         attempts: u32,
-        claim: Option<u64>,
+        claim: Option<Claimed>,
     },
     Nothing,
     /// Nothing, as far as is known: but a segment is gone, and what became of it is not known yet; or one cannot be looked at. It is to be asked for again in a moment.
     Doubt,
-    /// A claim that is given up, for its lease is not known to be stored: it is to be asked for again, under another id.
+    /// A claim that is given up, for its lease is not known to be stored, or is over: it is to be asked for again, under another id.
     Unmarked(Error),
     Done,
     /// The losses that the state counts, so many, are to be told: this is the last of them.
@@ -189,9 +191,12 @@ impl Driver for Consumer {
     }
 
     async fn apply(&mut self, changes: &[Change], interrupted: bool) -> Result<Outcomes> {
-        match &self.settled {
-            Some(outcomes) if interrupted => return Ok(outcomes.clone()),
-            _ => self.settled = None,
+        match self.settled.take() {
+            Some(outcomes) if interrupted => {
+                let overdue = Claimed::overdue(&outcomes);
+                return Ok(self.give_up(outcomes, overdue));
+            }
+            _ => {}
         }
         if !interrupted {
             self.sent.clear();
@@ -203,22 +208,21 @@ impl Driver for Consumer {
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
         let outcome = self.settle(changes, deadline).await;
         let tried = std::mem::take(&mut self.tried);
-        if let Ok(outcomes) = &outcome {
-            self.end_markers(tried);
-            let is_empty = outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing)));
-            self.settled = Some(outcomes.clone());
-            // Each of them has an answer that is known.
-            let deadline = changes.iter().map(|change| change.deadline).min().unwrap_or(deadline);
-            self.clear_up(Ctx { deadline: Some(deadline) }, None).await;
-            if is_empty {
-                self.engine.note_sight(self.sight());
-            }
-            return outcome;
-        }
-        outcome.map_err(|error| {
+        let outcomes = outcome.map_err(|error| {
             let is_unknown = !self.sent.is_empty();
             error.effect(if is_unknown { Effect::Unknown } else { Effect::NotApplied })
-        })
+        })?;
+        self.end_markers(tried);
+        let is_empty = outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing)));
+        self.settled = Some(outcomes.clone());
+        // Each of them has an answer that is known.
+        let deadline = changes.iter().map(|change| change.deadline).min().unwrap_or(deadline);
+        self.clear_up(Ctx { deadline: Some(deadline) }, Claimed::first_end(&outcomes)).await;
+        if is_empty {
+            self.engine.note_sight(self.sight());
+        }
+        let overdue = Claimed::overdue(&outcomes);
+        Ok(self.give_up(outcomes, overdue))
     }
 }
 
@@ -433,9 +437,9 @@ impl Consumer {
             let outcome = match change.what {
                 What::Ack { id } => plan.end(id, None),
                 What::Release { id } => plan.end(id, Some(GIVEN_BACK)),
-                What::Claim { id, life } => {
+                What::Claim { id, life, term } => {
                     let id = if self.is_in_doubt { random_id() } else { id };
-                    let outcome = self.next(&mut plan, Some(id))?;
+                    let outcome = self.next(&mut plan, Some(Claimed::now(id, term)))?;
                     if matches!(outcome, Ok(Given::Item { .. })) {
                         plan.leases.push(Lease { ticket: change.ticket, claim: id, life });
                     }
@@ -455,7 +459,7 @@ impl Consumer {
     }
 
     /// Takes the next item. `Err`: these segments must be read first.
-    fn next(&self, plan: &mut Plan, claim: Option<u64>) -> Result<Outcome, Vec<u64>> {
+    fn next(&self, plan: &mut Plan, claim: Option<Claimed>) -> Result<Outcome, Vec<u64>> {
         let state = &mut plan.state;
         let is_waiting = |open: &Open| open.claim == GIVEN_BACK || self.expired.contains(&open.claim);
         // Then no item may be claimed that nobody has claimed before.
@@ -487,7 +491,7 @@ impl Consumer {
             }
             Pick::Item { bytes, segment, ordinal, attempts } => {
                 match claim {
-                    Some(claim) => state.opens.push(Open { segment, ordinal, claim, attempts }),
+                    Some(Claimed { id: claim, .. }) => state.opens.push(Open { segment, ordinal, claim, attempts }),
                     None => state.acked += 1,
                 }
                 Ok(Given::Item { bytes, attempts, claim })
@@ -660,7 +664,8 @@ impl Consumer {
         self.marked.clear();
         let mut answers = self.ask_for(ctx, request, LOOK_WAIT).await.into_iter();
         let mut next = || answers.next().map_or_else(|| Err(larder_core::ext::no_reply()), |answer| answer.reply);
-        let unmarked: Vec<_> = leases.iter().filter_map(|lease| Some((*lease, self.refused(next())?))).collect();
+        let refused = |lease: &Lease| Some(lease.given_up(self.refused(next())?));
+        let unmarked: Vec<_> = leases.iter().filter_map(refused).collect();
         // What was not heard of may come late, also where the write itself is known not to have landed.
         self.is_in_doubt |= !unmarked.is_empty();
         let wrote = Wrote::new(&value, next(), next());

@@ -30,7 +30,7 @@
 //! # Leases
 //! A lease is the life of an item of its own, a *marker*: so the store's clock decides, and clocks of clients do not matter. Where lives
 //! are whole seconds, it is up to two seconds longer than asked for. Renewing gives the marker another life. Nobody is given a claim whose marker is not known
-//! to be there.
+//! to be there, or whose lease is over when the answer comes. Its holder counts on it up to [`Claim::deadline`], from when the write was sent.
 //!
 //! # Order
 //! Items of a handle that pushes alone are taken in the order they were pushed (a stack: the reverse). Where several push, so are those of which one was

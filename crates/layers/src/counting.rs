@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{Batch, Ctx, ErrorKind, Op, Profile, Replies, Run, Store, StoreRef};
 
-/// Room for every [`ErrorKind`]: there are 14.
+/// Room for every [`ErrorKind`], which a test holds it to.
 const KINDS: usize = 16;
 
 /// A store that counts what passes: for budgets in tests, for metrics, for the price of an operation.

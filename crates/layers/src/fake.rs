@@ -1,7 +1,9 @@
 //! A store for the tests of this crate: it remembers what it was asked, and answers what the test has put in line.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use larder_core::{
@@ -48,6 +50,15 @@ pub(crate) fn key(name: &'static str) -> Key {
 
 pub(crate) fn get(name: &'static str) -> Op {
     Op::get(key(name), Want::VALUE)
+}
+
+/// What a batch comes to that is awaited where there is no Tokio runtime. Nothing there wakes anybody, so it is asked once.
+pub(crate) fn outside_a_runtime(run: Run<'_>) -> Replies {
+    assert!(tokio::runtime::Handle::try_current().is_err());
+    match pin!(run).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(replies) => replies,
+        Poll::Pending => panic!("it waits for something"),
+    }
 }
 
 impl Store for Fake {

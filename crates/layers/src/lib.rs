@@ -46,6 +46,7 @@ mod namespace;
 mod observed;
 mod outage;
 mod retry;
+mod runtime;
 #[cfg(all(test, any(feature = "metrics", feature = "tracing")))]
 mod samples;
 #[cfg(feature = "testing")]

@@ -11,6 +11,7 @@ use larder_core::{
 use parking_lot::Mutex;
 
 use crate::retry::{Pauses, harmless};
+use crate::runtime;
 
 /// The bound of the first pause while a store is out, and that of every pause.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
@@ -28,7 +29,8 @@ pub enum OnOutage {
     /// Hand the error on, as it is.
     #[default]
     Fail,
-    /// Try again, with pauses of full jitter, until this long after the outage was met, or until the caller's deadline if that is earlier.
+    /// Try again, with pauses of full jitter, until this long after the outage was met, or until the caller's deadline if that is earlier. Needs a Tokio runtime with its timer
+    /// (`enable_time`): outside of one the error is handed on as it is, and in one without its timer Tokio panics.
     Wait(Duration),
     /// Ask another store at once. [`Outage`] says what this does to structures.
     FallBack(StoreRef),
@@ -219,6 +221,7 @@ impl Outage {
             let pause = pauses.next_pause().min(places.iter().map(left).max().unwrap_or_default());
             // A try that begins at the deadline would end after it.
             if places.is_empty()
+                || !runtime::is_here()
                 || ctx.deadline.is_some_and(|deadline| deadline.saturating_duration_since(ambient::now()) <= pause)
             {
                 return replies;
@@ -348,7 +351,7 @@ mod tests {
     use larder_core::{Cas, Effect, Ranges, Reply, Result, StoreExt, Ttl, TtlSupport};
 
     use super::*;
-    use crate::fake::{Fake, down, fault, get, key};
+    use crate::fake::{Fake, down, fault, get, key, outside_a_runtime};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -385,6 +388,17 @@ mod tests {
         assert_eq!(replies[3].as_ref().unwrap_err().kind(), ErrorKind::Timeout, "no outage");
         assert_eq!(names(second.take_asked()), [["get a"]]);
         assert_eq!(names(fake.take_asked())[1..], [["set b"]]);
+    }
+
+    #[test]
+    fn outside_a_runtime_nothing_is_waited_for_and_reads_fall_back() {
+        let (fake, second) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
+        let outage = Outage::new(fake.clone()).reads(OnOutage::FallBack(second)).writes(OnOutage::Wait(SECOND));
+        fake.will_answer([down(), down()]);
+        let replies = outside_a_runtime(outage.run(Ctx::default(), Batch::from_iter([get("a"), set("b")])));
+        assert!(replies[0].is_ok());
+        assert_eq!(replies[1].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(fake.take_asked().len(), 1);
     }
 
     /// In real time: the limit is one of the layer's own clock.

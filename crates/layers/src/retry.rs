@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::observe::{self, Event, Subject};
 use larder_core::{
     Batch, Ctx, Error, ErrorKind, Key, Profile, Replies, Reply, Result, Route, Run, Store, StoreRef, ambient,
 };
+
+use crate::runtime;
 
 /// How often a batch is sent at the most, unless told otherwise.
 const ATTEMPTS_MAX: u32 = 4;
@@ -22,6 +24,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// not take effect, or only reads. **A write whose effect is unknown is never sent again**, nor is any op if that would
 /// change the order of ops on one key: behind an unknown write, or before an op that already ran. Pauses grow with full
 /// jitter (source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015) and never reach past the deadline.
+///
+/// Pauses need a Tokio runtime with its timer (`enable_time`). Outside of one nothing is sent again: errors are handed on as they are. In one without its timer Tokio panics.
 ///
 /// **Round trips: none of its own** while all goes well; else up to 4 times the store's
 /// ([`attempts_max`](Retry::attempts_max)).
@@ -107,7 +111,8 @@ impl Retry {
         let mut pauses = Pauses::new(self.pause_first, self.pause_max);
         for _ in 1..self.attempts_max {
             let pause = pauses.next_pause();
-            if ctx.deadline.is_some_and(|deadline| deadline.saturating_duration_since(ambient::now()) <= pause) {
+            let ends = |deadline: Instant| deadline.saturating_duration_since(ambient::now()) <= pause;
+            if ctx.deadline.is_some_and(ends) || !runtime::is_here() {
                 break;
             }
             tokio::time::sleep(pause).await;
@@ -210,7 +215,7 @@ mod tests {
     use larder_core::{Effect, Op, PutMode, Ttl};
 
     use super::*;
-    use crate::fake::{Fake, down, fault, get, key};
+    use crate::fake::{Fake, down, fault, get, key, outside_a_runtime};
 
     fn put(name: &'static str) -> Op {
         Op::put(key(name), PutMode::Append, "x", Ttl::Never)
@@ -267,6 +272,17 @@ mod tests {
         let replies: Vec<Reply> = replies.into_iter().map(Result::unwrap).collect();
         assert_eq!(replies, [Reply::NotStored, Reply::Miss, Reply::Deleted]);
         assert_eq!(fake.take_asked().len(), 3);
+    }
+
+    #[test]
+    fn outside_a_runtime_nothing_is_sent_again() {
+        let fake = Arc::new(Fake::default());
+        fake.will_answer([down(), Ok(Reply::Miss)]);
+        let store = Retry::new(fake.clone());
+        let replies = outside_a_runtime(store.run(Ctx::default(), Batch::from_iter([put("a"), get("b")])));
+        assert_eq!(replies[0].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(replies[1].as_ref().unwrap(), &Reply::Miss);
+        assert_eq!(fake.take_asked().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

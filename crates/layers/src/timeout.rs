@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Profile, Replies, Run, Store, StoreRef, ambient};
 
+use crate::runtime;
+
 /// How long after the deadline a store is taken to hang. A store that keeps its deadlines answers before that, and its own
 /// answer is worth more: it knows what was sent.
 pub(crate) const HANG_MARGIN: Duration = Duration::from_millis(100);
@@ -14,7 +16,7 @@ pub(crate) const HANG_MARGIN: Duration = Duration::from_millis(100);
 /// It caps the deadline that the caller set, and it also ends the wait itself, 100 ms later, should the store hang. Then reads
 /// fail with [`ErrorKind::Timeout`], and writes do so with [`Effect::Unknown`]. **Round trips: none of its own.**
 ///
-/// Ending the wait takes a tokio runtime, and one with its timer on; without any only the deadline is capped.
+/// Ending the wait needs a Tokio runtime with its timer (`enable_time`). Outside of one the deadline alone is capped; in one without its timer Tokio panics.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -64,10 +66,12 @@ impl Store for Timeout {
             Run::Ready(replies) => return Run::Ready(replies),
             Run::Pending(future) => future,
         };
-        let Some(deadline) = ctx.deadline.filter(|_| tokio::runtime::Handle::try_current().is_ok()) else {
-            return Run::Pending(future);
-        };
+        let Some(deadline) = ctx.deadline else { return Run::Pending(future) };
         Run::pending(async move {
+            // Asked here, as the timer is: who runs a batch need not be where it is awaited.
+            if !runtime::is_here() {
+                return future.await;
+            }
             let left = deadline.saturating_duration_since(ambient::now()) + HANG_MARGIN;
             match tokio::time::timeout(left, future).await {
                 Ok(replies) => replies,
@@ -93,7 +97,7 @@ mod tests {
     use larder_core::{Key, Op, PutMode, Ttl, Want};
 
     use super::*;
-    use crate::fake::Fake;
+    use crate::fake::{Fake, outside_a_runtime};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -136,6 +140,35 @@ mod tests {
         for reply in &replies {
             assert_eq!(reply.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
         }
+    }
+
+    /// Answers as the fake does, in a future.
+    #[derive(Debug)]
+    struct Later(Fake);
+
+    impl Store for Later {
+        fn profile(&self) -> Arc<Profile> {
+            self.0.profile()
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+            Run::pending(self.0.run(ctx, batch))
+        }
+    }
+
+    #[test]
+    fn outside_a_runtime_the_deadline_alone_is_capped() {
+        let later = Arc::new(Later(Fake::default()));
+        let store = Timeout::new(later.clone(), HOUR);
+        let outside = store.run(Ctx::default(), batch());
+        let within = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let entered = within.enter();
+        let run_within = store.run(Ctx::default(), batch());
+        drop(entered);
+        for run in [outside, run_within] {
+            assert!(outside_a_runtime(run).iter().all(Result::is_ok));
+        }
+        assert!(later.0.take_asked().iter().all(|(ctx, _)| ctx.deadline.is_some()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,11 @@ use crate::retry::Backoff;
 /// Renewals in one lease.
 pub(crate) const RENEWALS_A_LEASE: u32 = 3;
 
+/// How much earlier than the others its holder takes a lease to be over: a tenth of it, at most one second.
+pub(crate) fn margin(lease: Duration) -> Duration {
+    (lease / 10).min(Duration::from_secs(1))
+}
+
 /// A lease that can be renewed.
 pub(crate) trait Leased: Send + Sync + 'static {
     /// How long one renewal makes it last.

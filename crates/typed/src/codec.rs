@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Fault, finite};
+use crate::{Fault, depth, finite};
 
 /// How values of a type become bytes, and back.
 ///
@@ -54,7 +54,8 @@ pub trait Codec<T>: 'static {
     /// What the codec has to say of a value that it cannot write.
     fn encode(value: &T) -> Result<Bytes, Fault>;
 
-    /// The value of bytes, all of them.
+    /// The value of bytes, all of them. Other programs may have written them: a type that holds itself needs a limit on how deeply, since a stack that overflows ends the process.
+    /// [`Json`] and [`Postcard`] have one.
     ///
     /// # Errors
     /// What the codec has to say of bytes that are no value of this type.
@@ -86,9 +87,20 @@ pub struct Json;
 /// Postcard, through serde: compact, and canonical but for unordered maps and floats: see [`Codec`]. It does not describe itself: a type that changes cannot
 /// read what was written before.
 ///
+/// Neither written nor read are more than 127 levels of nesting, so that a few bytes of a type that holds itself cannot overflow the stack of who reads them. A level is a struct, a
+/// tuple, a list, a map, an option that is something, or a variant that holds something; a `Box` is none. So a chain of `struct Node { next: Option<Box<Node>> }` has at most 64 nodes.
+///
 /// ```
 /// use larder_typed::{Codec, Postcard};
 /// assert_eq!(&Postcard::encode(&(1u32, 'a')).unwrap()[..], b"\x01\x01a");
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Node {
+///     next: Option<Box<Node>>,
+/// }
+/// let chain = |nodes| (1..nodes).fold(Node { next: None }, |node, _| Node { next: Some(Box::new(node)) });
+/// assert!(Postcard::encode(&chain(64)).is_ok());
+/// assert!(Postcard::encode(&chain(65)).is_err());
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Postcard;
@@ -163,14 +175,14 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Postcard {
     const NAME: &'static str = "postcard";
 
     fn encode(value: &T) -> Result<Bytes, Fault> {
-        Ok(postcard::to_stdvec(value)?.into())
+        Ok(depth::encode(value)?.into())
     }
 
     fn decode(bytes: &Bytes) -> Result<T, Fault> {
-        // `from_bytes` would let be what stands behind the value: another type's bytes could pass for one of this.
-        match postcard::take_from_bytes(bytes)? {
-            (value, []) => Ok(value),
-            (_, rest) => Err(format!("{} bytes stand behind the value", rest.len()).into()),
+        // What stands behind the value is not let be: another type's bytes could pass for one of this.
+        match depth::decode(bytes)? {
+            (value, 0) => Ok(value),
+            (_, rest) => Err(format!("{rest} bytes stand behind the value").into()),
         }
     }
 }

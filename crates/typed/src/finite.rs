@@ -9,7 +9,7 @@ use serde::ser::{SerializeTuple, SerializeTupleStruct, SerializeTupleVariant};
 use serde_json::{Error, Result};
 
 /// How many lists, maps and variants may stand in one another: `serde_json` reads no more.
-const DEPTH_MAX: u8 = 127;
+pub(crate) const DEPTH_MAX: u8 = 127;
 /// How the names begin under which `serde_json` hands itself numbers and JSON that is written as it is.
 const OWN: &str = "$serde_json::private::";
 

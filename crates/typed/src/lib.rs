@@ -21,6 +21,7 @@
 mod array;
 mod cache;
 mod codec;
+mod depth;
 mod finite;
 mod log;
 mod queue;

@@ -11,7 +11,7 @@ use larder::text::Shown;
 use larder::{Error, ErrorKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Line;
 use crate::args::{Named, positive_time, time};
@@ -32,6 +32,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const TOLD_WITHIN: Duration = Duration::from_millis(100);
 /// The lease is renewed after this part of it.
 const RENEW_AT: u32 = 3;
+/// No renewal follows another sooner.
+const RENEW_PAUSE_MIN: Duration = Duration::from_millis(10);
 
 #[derive(Args, Debug)]
 pub(crate) struct Work {
@@ -247,13 +249,13 @@ async fn is_told_to_stop(running: &Running, signals: &mut Forwarded) -> bool {
 
 /// Renews the lease; ends when it is lost, or is over though nobody said so: an answer is waited for no longer than it lasts.
 async fn keep(claim: &Claim) {
-    let period = claim.lease() / RENEW_AT;
-    let mut good_until = Instant::now() + claim.lease();
     loop {
-        sleep_until(good_until.min(Instant::now() + period)).await;
-        let asked = Instant::now();
+        // It began when the claim was sent, which may be a while ago; a renewal that fails is tried again before it is over.
+        let left = claim.remaining();
+        sleep((left / 2).max(RENEW_PAUSE_MIN).min(claim.lease() / RENEW_AT).min(left)).await;
+        let good_until = Instant::from_std(claim.deadline());
         match timeout_at(good_until, claim.renew()).await {
-            Ok(Ok(())) => good_until = asked + claim.lease(),
+            Ok(Ok(())) => {}
             Ok(Err(error)) if is_passing(&error) && Instant::now() < good_until => {}
             _ => return,
         }

@@ -1,6 +1,6 @@
 //! The queue and the stack.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -128,6 +128,31 @@ impl Claim {
     /// ```
     pub fn lease(&self) -> Duration {
         self.0.lease()
+    }
+
+    /// Until when it is the claimant's, as [`Claim::deadline`](crate::queue::Claim::deadline) tells it.
+    ///
+    /// ```
+    /// # fn look(claim: &larder::blocking::Claim) {
+    /// assert!(claim.deadline() <= std::time::Instant::now() + claim.lease());
+    /// # }
+    /// ```
+    pub fn deadline(&self) -> Instant {
+        self.0.deadline()
+    }
+
+    /// How long it is until then; zero when that has passed.
+    ///
+    /// ```
+    /// # fn look(claim: &larder::blocking::Claim) -> larder::Result<()> {
+    /// if claim.remaining() < claim.lease() / 2 {
+    ///     claim.renew()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn remaining(&self) -> Duration {
+        self.0.remaining()
     }
 
     /// [`Claim::ack`](crate::queue::Claim::ack), waited for. Round trips: as there.

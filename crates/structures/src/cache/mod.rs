@@ -544,7 +544,8 @@ impl Cache {
 
     /// Removes the value of a key, stale or fresh; the next who asks rebuilds it. A rebuild that is under way is not cached any more. **Round trips: 1.**
     ///
-    /// Whoever asks after this has returned gets what was made after it began, also in a cache that others made anew since this handle was opened, where its manifest can be read. An invalidation whose reply is lost is sent again: that costs no more than a value that was made meanwhile.
+    /// Whoever asks after this has returned, by a handle of the same life of the cache, gets what was made after it began. Where others made the cache anew since this handle was opened (its manifest was evicted, or dropped), that is the life that
+    /// is now, if the manifest can be read; a handle that has not noticed yet goes on with the life before, and its values, for a minute at the most. An invalidation whose reply is lost is sent again: that costs no more than a value that was made meanwhile.
     ///
     /// ```
     /// # use larder_core::StoreRef;

@@ -15,16 +15,11 @@ use tokio::sync::watch;
 use super::layout::{Found, Record};
 use super::shared::{LetGo, Shared};
 use crate::keepers::Kept;
-use crate::renew::Leased;
+use crate::renew::{Leased, margin};
 use crate::runtime;
 
 /// Writes that one renewal may take when an earlier one of its own, or a new connection, gets in between.
 const RENEW_WRITES_MAX: usize = 4;
-
-/// How much earlier than the others its holder takes a lease to be over: a tenth of it, at most one second.
-fn margin(lease: Duration) -> Duration {
-    (lease / 10).min(Duration::from_secs(1))
-}
 
 /// Why a lock is not held any more.
 ///

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, ambient};
+use larder_core::{Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, ambient};
 
 use super::engine::{Engine, View};
 use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
-use super::leases::Lease;
+use super::leases::{Claimed, Lease};
 use super::plan::{self, Order, Pick, SEGMENTS_AT_ONCE, Shelf};
-use super::push::Answers;
 use super::removal::Removals;
+use super::request::{Answer, Asked, LOOK_WAIT, LOOK_WAIT_MAX, Request};
 use crate::cell::Wrote;
 use crate::combine::Driver;
 use crate::events;
@@ -46,6 +46,8 @@ pub(super) enum What {
     Claim {
         id: u64,
         life: Duration,
+        /// So long who gets it counts on it.
+        term: Duration,
     },
     /// An item, for good.
     Pop,
@@ -64,16 +66,16 @@ pub(super) enum What {
 /// What a caller gets.
 #[derive(Clone, Debug)]
 pub(super) enum Given {
-    /// Of a claim with its id.
+    /// Where it is claimed, with that.
     Item {
         bytes: Bytes,
         attempts: u32,
-        claim: Option<u64>,
+        claim: Option<Claimed>,
     },
     Nothing,
-    /// Nothing, as far as is known: but a segment is gone, and what became of it is not known yet. It is to be asked for again in a moment.
+    /// Nothing, as far as is known: but a segment is gone, and what became of it is not known yet; or one cannot be looked at. It is to be asked for again in a moment.
     Doubt,
-    /// A claim that is given up, for its lease is not known to be stored: it is to be asked for again, under another id.
+    /// A claim that is given up, for its lease is not known to be stored, or is over: it is to be asked for again, under another id.
     Unmarked(Error),
     Done,
     /// The losses that the state counts, so many, are to be told: this is the last of them.
@@ -113,6 +115,10 @@ pub(super) struct Consumer {
     pub(super) marked: HashMap<u64, bool>,
     /// What this call came to, once its write has landed: whoever drops it after that leaves nothing to be done again.
     settled: Option<Outcomes>,
+    /// Why the last look at all there is, before somebody is told that there is nothing, did not see all of it.
+    missed: Option<Error>,
+    /// From when on segments are looked at on the way again.
+    pub(super) looks_from: Option<Instant>,
 }
 
 /// A write that may have landed.
@@ -166,30 +172,13 @@ impl Looks {
             Looks::All => CLAIMS_MAX,
         }
     }
-}
 
-/// What an op of a batch was for.
-pub(super) enum Asked {
-    State,
-    Segment(u64),
-    Link(u64),
-    Marker(u64),
-    /// The marker of a claim of this call.
-    Own(u64),
-    Other,
-}
-
-/// A batch, and what each of its ops is for.
-#[derive(Default)]
-pub(super) struct Request {
-    batch: Batch,
-    asked: Vec<Asked>,
-}
-
-impl Request {
-    pub(super) fn add(&mut self, asked: Asked, op: Op) {
-        self.batch.push(op);
-        self.asked.push(asked);
+    /// For how long it is waited for when the rest is there.
+    fn wait(self) -> Duration {
+        match self {
+            Looks::Few | Looks::Some => LOOK_WAIT,
+            Looks::All => LOOK_WAIT_MAX,
+        }
     }
 }
 
@@ -202,9 +191,12 @@ impl Driver for Consumer {
     }
 
     async fn apply(&mut self, changes: &[Change], interrupted: bool) -> Result<Outcomes> {
-        match &self.settled {
-            Some(outcomes) if interrupted => return Ok(outcomes.clone()),
-            _ => self.settled = None,
+        match self.settled.take() {
+            Some(outcomes) if interrupted => {
+                let overdue = Claimed::overdue(&outcomes);
+                return Ok(self.give_up(outcomes, overdue));
+            }
+            _ => {}
         }
         if !interrupted {
             self.sent.clear();
@@ -216,22 +208,21 @@ impl Driver for Consumer {
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
         let outcome = self.settle(changes, deadline).await;
         let tried = std::mem::take(&mut self.tried);
-        if let Ok(outcomes) = &outcome {
-            self.end_markers(tried);
-            let is_empty = outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing)));
-            self.settled = Some(outcomes.clone());
-            // Each of them has an answer that is known.
-            let deadline = changes.iter().map(|change| change.deadline).min().unwrap_or(deadline);
-            self.clear_up(Ctx { deadline: Some(deadline) }).await;
-            if is_empty {
-                self.engine.note_sight(self.sight());
-            }
-            return outcome;
-        }
-        outcome.map_err(|error| {
+        let outcomes = outcome.map_err(|error| {
             let is_unknown = !self.sent.is_empty();
             error.effect(if is_unknown { Effect::Unknown } else { Effect::NotApplied })
-        })
+        })?;
+        self.end_markers(tried);
+        let is_empty = outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing)));
+        self.settled = Some(outcomes.clone());
+        // Each of them has an answer that is known.
+        let deadline = changes.iter().map(|change| change.deadline).min().unwrap_or(deadline);
+        self.clear_up(Ctx { deadline: Some(deadline) }, Claimed::first_end(&outcomes)).await;
+        if is_empty {
+            self.engine.note_sight(self.sight());
+        }
+        let overdue = Claimed::overdue(&outcomes);
+        Ok(self.give_up(outcomes, overdue))
     }
 }
 
@@ -255,6 +246,8 @@ impl Consumer {
             is_in_doubt: false,
             marked: HashMap::new(),
             settled: None,
+            missed: None,
+            looks_from: None,
         }
     }
 
@@ -343,7 +336,13 @@ impl Consumer {
         let is_unread = |record: &Record| !self.shelf.has_fresh(record.segment);
         let must_check =
             plan.is_empty && (view.state.opens.iter().any(is_unchecked) || plan.state.records.iter().any(is_unread));
-        if must_check || (plan.is_no && !self.is_fresh) {
+        if must_check && let Some(error) = self.missed.take() {
+            // What cannot be looked at keeps nobody from what there is.
+            if !plan.gives() {
+                return Err(error);
+            }
+            plan.doubt();
+        } else if must_check || (plan.is_no && !self.is_fresh) {
             let segment = view.state.tail;
             self.read(ctx, &[segment], if must_check { Looks::All } else { Looks::Few }).await?;
             return Ok(Step::Again);
@@ -438,9 +437,9 @@ impl Consumer {
             let outcome = match change.what {
                 What::Ack { id } => plan.end(id, None),
                 What::Release { id } => plan.end(id, Some(GIVEN_BACK)),
-                What::Claim { id, life } => {
+                What::Claim { id, life, term } => {
                     let id = if self.is_in_doubt { random_id() } else { id };
-                    let outcome = self.next(&mut plan, Some(id))?;
+                    let outcome = self.next(&mut plan, Some(Claimed::now(id, term)))?;
                     if matches!(outcome, Ok(Given::Item { .. })) {
                         plan.leases.push(Lease { ticket: change.ticket, claim: id, life });
                     }
@@ -460,7 +459,7 @@ impl Consumer {
     }
 
     /// Takes the next item. `Err`: these segments must be read first.
-    fn next(&self, plan: &mut Plan, claim: Option<u64>) -> Result<Outcome, Vec<u64>> {
+    fn next(&self, plan: &mut Plan, claim: Option<Claimed>) -> Result<Outcome, Vec<u64>> {
         let state = &mut plan.state;
         let is_waiting = |open: &Open| open.claim == GIVEN_BACK || self.expired.contains(&open.claim);
         // Then no item may be claimed that nobody has claimed before.
@@ -492,7 +491,7 @@ impl Consumer {
             }
             Pick::Item { bytes, segment, ordinal, attempts } => {
                 match claim {
-                    Some(claim) => state.opens.push(Open { segment, ordinal, claim, attempts }),
+                    Some(Claimed { id: claim, .. }) => state.opens.push(Open { segment, ordinal, claim, attempts }),
                     None => state.acked += 1,
                 }
                 Ok(Given::Item { bytes, attempts, claim })
@@ -500,7 +499,7 @@ impl Consumer {
         })
     }
 
-    /// Reads the state, these segments, and what else is worth a look. **Round trips: 1.**
+    /// Reads the state, these segments, and what else is worth a look, which may fail. **Round trips: 1.**
     async fn read(&mut self, ctx: Ctx, segments: &[u64], looks: Looks) -> Result<()> {
         let mut request = Request::default();
         request.add(Asked::State, self.engine.cell.read_op());
@@ -511,27 +510,29 @@ impl Consumer {
             self.ask(&mut request, segment)?;
         }
         let ops_max = ops_max.max(request.batch.len());
+        request.need_these();
         self.ask_ahead(&mut request, segments)?;
         self.look_on_the_way(&mut request, looks)?;
-        request.batch.truncate(ops_max);
-        request.asked.truncate(ops_max);
+        request.truncate(ops_max);
         // What is found missing is judged by what was known when it was asked for.
         let known = self.known();
         let newest = self.engine.newest();
-        let mut marked = HashMap::new();
-        let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
-        for asked in request.asked {
-            let reply = answers.next();
+        let (mut marked, mut missed) = (HashMap::new(), None);
+        for Answer { asked, is_needed, reply } in self.ask_for(ctx, request, looks.wait()).await {
             match asked {
                 Asked::State => {
                     self.view = Some(self.engine.view(reply, newest)?);
                     self.is_fresh = true;
                 }
                 Asked::Own(claim) => _ = marked.insert(claim, reply? != Reply::Miss),
-                asked => self.learn(asked, reply, known)?,
+                asked => match self.learn(asked, reply, known) {
+                    Err(error) if is_needed => return Err(error),
+                    learned => missed = missed.or(learned.err()),
+                },
             }
         }
         self.marked = marked;
+        self.missed = missed.filter(|_| looks == Looks::All);
         Ok(())
     }
 
@@ -558,7 +559,7 @@ impl Consumer {
             Order::Fifo => Some(segment + 1).filter(|&next| next < state.tail),
             Order::Lifo => state.record_at(*segment).and_then(|at| state.records[at].below.segment),
         };
-        match next.filter(|&next| self.shelf.incarnation(state, next).is_none()) {
+        match next.filter(|&next| self.may_look() && self.shelf.incarnation(state, next).is_none()) {
             Some(next) => self.ask(request, next),
             None => Ok(()),
         }
@@ -588,7 +589,8 @@ impl Consumer {
             is_wanted && !request.asked.iter().any(is_asked)
         };
         let wanted = (0..state.records.len()).filter(is_wanted).map(|at| state.records[at].segment);
-        let max = if looks == Looks::All { SEGMENTS_AT_ONCE } else { DRAINED_AT_ONCE };
+        let on_the_way = if self.may_look() { DRAINED_AT_ONCE } else { 0 };
+        let max = if looks == Looks::All { SEGMENTS_AT_ONCE } else { on_the_way };
         for segment in wanted.take(max).collect::<Vec<_>>() {
             self.ask(request, segment)?;
         }
@@ -650,25 +652,24 @@ impl Consumer {
         let at = request.batch.len();
         request.batch.extend(self.engine.cell.put_ops(PutMode::Cas(view.cas), value.clone(), Ttl::Never));
         request.asked.extend([Asked::State, Asked::State]);
+        request.need_these();
         self.remove_markers(&mut request)?;
         self.look_on_the_way(&mut request, Looks::Few)?;
-        let max = self.engine.store.profile().batch_ops_max.max(at + 2);
-        request.batch.truncate(max);
-        request.asked.truncate(max);
+        request.truncate(self.engine.store.profile().batch_ops_max.max(at + 2));
         let (known, newest) = (self.known(), self.engine.newest());
         // Whoever drops this future midway leaves a write that is in doubt, and a state that must be read.
         let base = view.state.seq;
         self.sent.push(Sent { seq: self.seq, base, outcomes: outcomes.clone(), leases: leases.clone() });
         self.view = None;
         self.marked.clear();
-        let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
-        let unmarked: Vec<_> =
-            leases.iter().filter_map(|lease| Some((*lease, self.refused(answers.next())?))).collect();
+        let mut answers = self.ask_for(ctx, request, LOOK_WAIT).await.into_iter();
+        let mut next = || answers.next().map_or_else(|| Err(larder_core::ext::no_reply()), |answer| answer.reply);
+        let refused = |lease: &Lease| Some(lease.given_up(self.refused(next())?));
+        let unmarked: Vec<_> = leases.iter().filter_map(refused).collect();
         // What was not heard of may come late, also where the write itself is known not to have landed.
         self.is_in_doubt |= !unmarked.is_empty();
-        let wrote = Wrote::new(&value, answers.next(), answers.next());
-        for asked in request.asked.into_iter().skip(at + 2) {
-            let reply = answers.next();
+        let wrote = Wrote::new(&value, next(), next());
+        for Answer { asked, reply, .. } in answers {
             // What is only looked at on the way may fail.
             _ = self.learn(asked, reply, known);
         }
@@ -732,7 +733,12 @@ impl Consumer {
 type Outcome = Result<Given, (ErrorKind, String)>;
 
 impl Plan {
-    /// Nobody is told that there is nothing while it is open what became of a segment that is gone: a late push may have gone there, and be lost. All else goes on.
+    /// True if it does something for somebody: more than to say no.
+    fn gives(&self) -> bool {
+        self.outcomes.values().any(|outcome| !matches!(outcome, Ok(Given::Nothing) | Err(_)))
+    }
+
+    /// Nobody is told that there is nothing while it is open what became of a segment that is gone, or cannot be looked at: a late push may have gone there, and be lost. All else goes on.
     fn doubt(&mut self) {
         for outcome in self.outcomes.values_mut() {
             if matches!(outcome, Ok(Given::Nothing)) {

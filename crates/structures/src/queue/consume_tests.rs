@@ -1,14 +1,16 @@
 //! Claims through one handle, where writes fail or others are first.
 
-use larder_core::{ManualClock, StoreRef, Verb};
+use larder_core::{Batch, ManualClock, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 
+use super::super::Queue;
 use super::super::options::Settings;
-use super::super::{LEASE_MIN, Queue};
 use super::*;
 use crate::answering_tests::{Answering, fails};
 use crate::manifest::Kind;
 use crate::name::Name;
+
+const LEASE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn what_is_known_of_a_lease_that_ran_out_is_forgotten_with_the_claim() {
@@ -20,12 +22,13 @@ async fn what_is_known_of_a_lease_that_ran_out_is_forgotten_with_the_claim() {
     let (engine, view) = Engine::open(&store, &name, Kind::Queue, &settings, false).await.unwrap();
     let mut consumer = Consumer::new(Arc::new(engine), view);
     for attempt in 1..20 {
-        let (what, deadline) = (What::Claim { id: attempt, life: LEASE_MIN }, ambient::now() + settings.timeout);
+        let (what, deadline) =
+            (What::Claim { id: attempt, life: LEASE, term: LEASE }, ambient::now() + settings.timeout);
         let outcomes = consumer.apply(&[Change { ticket: 1, what, deadline }], false).await.unwrap();
         let given = &outcomes[&1];
         assert!(matches!(given, Ok(Given::Item { attempts, .. }) if u64::from(*attempts) == attempt), "{given:?}");
         assert!(consumer.expired.is_empty(), "{:?}", consumer.expired);
-        clock.advance(LEASE_MIN * 2);
+        clock.advance(LEASE * 2);
     }
 }
 
@@ -47,10 +50,12 @@ async fn claimed(state: Result<Reply>, marker: Option<Result<Reply>>) -> u64 {
         Verb::Put { mode: PutMode::Set, .. } => marker.take(),
         _ => None,
     });
-    let what = What::Claim { id: ASKED, life: Duration::from_secs(60) };
+    let what = What::Claim { id: ASKED, life: LEASE, term: LEASE };
     let change = Change { ticket: 1, what, deadline: ambient::now() + settings.timeout };
     let outcomes = consumer.apply(&[change], false).await.unwrap();
-    let Ok(Given::Item { claim: Some(claim), attempts: 1, .. }) = outcomes[&1] else { panic!("{:?}", outcomes[&1]) };
+    let Ok(Given::Item { claim: Some(Claimed { id: claim, .. }), attempts: 1, .. }) = outcomes[&1] else {
+        panic!("{:?}", outcomes[&1])
+    };
     let marker = consumer.engine.marker(claim, |key| Op::get(key, larder_core::Want::empty())).unwrap();
     assert!(matches!(store.run(Ctx::default(), Batch::from_iter([marker])).await[0], Ok(Reply::Item(_))), "its lease");
     claim

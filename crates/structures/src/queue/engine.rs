@@ -158,6 +158,12 @@ impl Engine {
         may_evict
     }
 
+    /// True if a batch may go to several servers, and so is answered by the slowest of them.
+    pub(super) fn has_several_servers(&self) -> bool {
+        let profile = self.store.profile();
+        profile.nodes > 1 || profile.scattered
+    }
+
     /// What a wait for something to take depends on.
     pub(super) fn sight(&self) -> Vec<Watched> {
         self.sight.lock().unwrap_or_else(PoisonError::into_inner).clone()

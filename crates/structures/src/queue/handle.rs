@@ -11,6 +11,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, Store
 
 use super::consume::{Change, Consumer, Given, What};
 use super::engine::{Engine, SEGMENT_ITEMS};
+use super::leases::{Claimed, after};
 use super::options::{QueueOptions, Settings, StackOptions};
 use super::push::{Answers, Push, Pusher};
 use super::{ClaimId, QueueStat};
@@ -20,6 +21,7 @@ use crate::events::Waiting;
 use crate::ids::random_id;
 use crate::manifest::Kind;
 use crate::name::Name;
+use crate::renew::margin;
 use crate::retry::Backoff;
 use crate::timeout::TIMEOUT_MAX;
 use crate::{runtime, wait};
@@ -173,9 +175,11 @@ impl Shared {
 
     async fn claim(self: &Arc<Self>, lease: Duration, wait: Duration) -> Result<Option<Claim>> {
         let life = self.engine.life(lease)?;
-        let given = self.take_within(wait, || What::Claim { id: random_id(), life }).await?;
-        let Given::Item { bytes, attempts, claim: Some(id) } = given else { return Ok(None) };
-        Ok(Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease }))
+        let term = lease - margin(lease);
+        let given = self.take_within(wait, || What::Claim { id: random_id(), life, term }).await?;
+        let Given::Item { bytes, attempts, claim: Some(Claimed { id, until }) } = given else { return Ok(None) };
+        let until = Arc::new(Mutex::new(until));
+        Ok(Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease, until }))
     }
 
     /// Takes an item, or what comes within a time.
@@ -294,7 +298,8 @@ impl Doubt {
         let left = self.until.saturating_duration_since(ambient::now());
         let pause = self.backoff.next_pause().min(left);
         if left.is_zero() {
-            let detail = "a segment is gone, and what became of it is not known yet: nothing was taken";
+            let detail =
+                "what became of a segment that is gone, or cannot be looked at, is not known: nothing was taken";
             return Err(engine.named(ErrorKind::Timeout, detail).effect(Effect::NotApplied));
         }
         tokio::time::sleep(pause).await;
@@ -336,6 +341,8 @@ pub struct Claim {
     item: Bytes,
     attempts: u32,
     lease: Duration,
+    /// Until when it is counted on, by all clones. Held for a load or a store.
+    until: Arc<Mutex<Instant>>,
 }
 
 /// An example on a claim.
@@ -379,6 +386,28 @@ impl Claim {
         self.lease
     }
 
+    /// Until when the item is this consumer's, by this process's clock: the lease, less a tenth of it and a second at the most, from the moment on at which the write was sent that
+    /// made the claim, or the last [`renew`](Claim::renew) of it or of a clone. A renewal by the [id](Claim::id) is not seen. **Round trips: 0.**
+    #[doc = claimed!("assert!(claim.deadline() <= std::time::Instant::now() + Duration::from_secs(29));")]
+    pub fn deadline(&self) -> Instant {
+        *self.until()
+    }
+
+    /// How long it is until the [`deadline`](Claim::deadline); zero when it has passed. **Round trips: 0.**
+    #[doc = claimed!(
+        "assert!(claim.remaining() > Duration::from_secs(20));",
+        "// Work that takes longer than this renews the lease in time.",
+        "claim.renew().await?;"
+    )]
+    pub fn remaining(&self) -> Duration {
+        self.deadline().saturating_duration_since(ambient::now())
+    }
+
+    fn until(&self) -> MutexGuard<'_, Instant> {
+        // Each change is an assignment: whole after a panic, too.
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Says that the item is done with: it is never delivered again. **Round trips: 1**, 2 where another handle wrote the state since.
     #[doc = claimed!("claim.ack().await?;", "assert!(claim.ack().await.is_err()); // it is done with")]
     /// # Errors
@@ -405,7 +434,11 @@ impl Claim {
     /// # Errors
     /// [`Fenced`](ErrorKind::Fenced) if it has run out: the item may have been given to another. Acknowledging tells.
     pub async fn renew(&self) -> Result<()> {
-        self.shared.renew(self.id, self.lease).await
+        let renewed = after(self.lease - margin(self.lease));
+        self.shared.renew(self.id, self.lease).await?;
+        let mut until = self.until();
+        *until = renewed.max(*until);
+        Ok(())
     }
 }
 
@@ -515,7 +548,7 @@ macro_rules! handle {
             /// # Errors
             /// [`BadInput`](ErrorKind::BadInput) for a lease that is too short or too long, [`Full`](ErrorKind::Full) with 1,024 claims
             /// open. With an effect that is unknown an item may have been claimed, and comes back: when the lease ends, or at once where it is the lease that the store did not take, twice
-            /// (`Full` where it is out of memory). [`Lost`](ErrorKind::Lost), until one consumer has heard of it, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it.
+            /// (`Full` where it is out of memory), or that had run out, twice, when the answer came ([`Timeout`](ErrorKind::Timeout)). [`Lost`](ErrorKind::Lost), until one consumer has heard of it, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it.
             pub async fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
                 self.0.claim(lease, Duration::ZERO).await
             }

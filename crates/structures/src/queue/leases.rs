@@ -5,11 +5,12 @@
 //! one that is in doubt makes its claims under other ids: each marker is put by the one write that makes its claim.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use larder_core::{Effect, Error, ErrorKind, Op, Reply, Result, Want};
+use larder_core::{Effect, Error, ErrorKind, Op, Reply, Result, Want, ambient};
 
-use super::consume::{Asked, Consumer, Given, Outcomes, Request};
+use super::consume::{Consumer, Given, Outcomes};
+use super::request::{Asked, Request};
 
 /// A claim that a write makes.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,62 @@ pub(super) struct Lease {
     pub(super) ticket: u64,
     pub(super) claim: u64,
     pub(super) life: Duration,
+}
+
+/// A claim that is given up, as it is not known to be good.
+pub(super) struct GivenUp {
+    ticket: u64,
+    claim: u64,
+    why: Error,
+}
+
+impl Lease {
+    pub(super) fn given_up(&self, why: Error) -> GivenUp {
+        GivenUp { ticket: self.ticket, claim: self.claim, why }
+    }
+}
+
+/// A claim as its holder gets it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claimed {
+    pub(super) id: u64,
+    /// Until when its holder counts on it.
+    pub(super) until: Instant,
+}
+
+impl Claimed {
+    /// Of a write that is sent now.
+    pub(super) fn now(id: u64, term: Duration) -> Claimed {
+        Claimed { id, until: after(term) }
+    }
+
+    fn of(outcomes: &Outcomes) -> impl Iterator<Item = (u64, Claimed)> {
+        outcomes.iter().filter_map(|(ticket, outcome)| match outcome {
+            Ok(Given::Item { claim: Some(claimed), .. }) => Some((*ticket, *claimed)),
+            _ => None,
+        })
+    }
+
+    /// When the first of these is over.
+    pub(super) fn first_end(outcomes: &Outcomes) -> Option<Instant> {
+        Claimed::of(outcomes).map(|(_, claimed)| claimed.until).min()
+    }
+
+    /// Those that are over, before anybody could begin with what was claimed: another may have it.
+    pub(super) fn overdue(outcomes: &Outcomes) -> Vec<GivenUp> {
+        let now = ambient::now();
+        let overdue = Claimed::of(outcomes).filter(|(_, claimed)| claimed.until <= now);
+        let why = || {
+            let detail = "the lease of a claim had run out when the store's answer came: it is too short for this store, or it was slow";
+            Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown)
+        };
+        overdue.map(|(ticket, Claimed { id, .. })| GivenUp { ticket, claim: id, why: why() }).collect()
+    }
+}
+
+/// The end of a time that begins now; of one that has no end to speak of, a hundred years.
+pub(super) fn after(time: Duration) -> Instant {
+    ambient::now() + time.min(Duration::from_secs(100 * 365 * 24 * 60 * 60))
 }
 
 impl Consumer {
@@ -42,24 +99,24 @@ impl Consumer {
     }
 
     /// Of claims whose write's reply was lost, those whose markers were not found.
-    pub(super) fn not_found(&self, leases: Vec<Lease>) -> Vec<(Lease, Error)> {
+    pub(super) fn not_found(&self, leases: Vec<Lease>) -> Vec<GivenUp> {
         let error = || {
             let detail =
                 "the reply to a claim was lost, and its lease was not found: it was not stored, or has run out";
             self.engine.named(ErrorKind::Unavailable, detail).effect(Effect::Unknown)
         };
         let is_found = |lease: &Lease| self.marked.get(&lease.claim) == Some(&true);
-        leases.into_iter().filter(|lease| !is_found(lease)).map(|lease| (lease, error())).collect()
+        leases.into_iter().filter(|lease| !is_found(lease)).map(|lease| lease.given_up(error())).collect()
     }
 
     /// The outcomes of a write that has landed, but for these claims, which are given up.
-    pub(super) fn give_up(&mut self, outcomes: Outcomes, unmarked: Vec<(Lease, Error)>) -> Outcomes {
-        if unmarked.is_empty() {
+    pub(super) fn give_up(&mut self, outcomes: Outcomes, given_up: Vec<GivenUp>) -> Outcomes {
+        if given_up.is_empty() {
             return outcomes;
         }
         let mut left = (*outcomes).clone();
-        for (Lease { ticket, claim, .. }, error) in unmarked {
-            left.insert(ticket, Ok(Given::Unmarked(error)));
+        for GivenUp { ticket, claim, why } in given_up {
+            left.insert(ticket, Ok(Given::Unmarked(why)));
             self.expired.insert(claim);
             // It may be there all the same.
             self.end_markers([claim]);

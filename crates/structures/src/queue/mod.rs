@@ -24,13 +24,13 @@
 //! A duplicate takes a lease that ran out, an item that was given back, or a fault. One window is left in which a loss is not
 //! seen: a restart of the server that also loses the manifest, for then the structure is absent. A producer that has not noticed that its segment was closed may push to it when others have emptied it, and
 //! the server may evict it then, or lose it, where several keep what is not on disk: so on a store that may evict, or has several servers without a disk, a segment that was emptied and is gone is told as lost unless it is known that it was removed, though perhaps nothing was in it. It is not known
-//! where the reply to the removal was lost, or the one who removed it died right then, or stood still for 300 ms before it said so (half the timeout of a handle that has less than 600 ms), or removed it while the store was one that loses nothing so, which it is no more (nobody says so there). A request that the network held back makes nothing
+//! where the reply to the removal was lost, or the one who removed it died right then, or stood still for 300 ms before it said so (half the timeout of a handle that has less than 600 ms), or was answered after the 200 ms that its caller waits for that and not used again so soon, or removed it while the store was one that loses nothing so, which it is no more (nobody says so there). A request that the network held back makes nothing
 //! again that was removed: a segment's key is drawn for the one request that adds it.
 //!
 //! # Leases
 //! A lease is the life of an item of its own, a *marker*: so the store's clock decides, and clocks of clients do not matter. Where lives
 //! are whole seconds, it is up to two seconds longer than asked for. Renewing gives the marker another life. Nobody is given a claim whose marker is not known
-//! to be there.
+//! to be there, or whose lease is over when the answer comes. Its holder counts on it up to [`Claim::deadline`], from when the write was sent.
 //!
 //! # Order
 //! Items of a handle that pushes alone are taken in the order they were pushed (a stack: the reverse). Where several push, so are those of which one was
@@ -50,6 +50,9 @@
 //! | len, stat | 1 and 1 for each 16 segments, and 1 for each 256 that are not partly taken; of a stack 1 more for each place where segments were removed |
 //! | open | 2 |
 //! | open_or_create | 2 if it is there, 4 to make it |
+//!
+//! On a store of several servers what is looked at on the way (segments that were used up, and where the next one is) is a batch of its own at the same time, so 1 more of those that have any, which takes no longer: a server that does not answer holds a call up for 100 ms,
+//! once a second at the most, and for 200 ms where a segment on it is to be removed. Only whether there is nothing to take has to wait for it.
 //!
 //! Calls through clones of one handle that come at the same time travel in one write.
 //!
@@ -72,6 +75,7 @@ mod past;
 mod plan;
 mod push;
 mod removal;
+mod request;
 mod stat;
 
 use std::fmt;

@@ -16,6 +16,8 @@
 //! | this writer, whose removal was not answered | removed, on a store that never evicts; on others nobody knows: told |
 //! | another, or this writer after another | removed, on a store that never evicts and after so many writes that he has probably ended; on others nobody knows as long as he does not say so: told after a while |
 //!
+//! A caller waits a moment for a removal, which goes on without it: a server that is silent does not hold up what was taken. What came of it a later call takes in; until then it is open.
+//!
 //! So on a store that may evict a removal is noted in the state as soon as it is answered. Among many who write the state that write may come through late; until then, or until the
 //! loss is told, nobody is told that there is nothing to take.
 //!
@@ -24,7 +26,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Op, Reply, Result, ambient};
+use larder_core::{Batch, Ctx, Op, Replies, Reply, Result, ambient};
+use tokio::task::JoinHandle;
 
 use super::consume::{Consumer, Step};
 use super::engine::View;
@@ -40,6 +43,10 @@ const WRITES_UNTIL_TAKEN_OVER: u64 = 16;
 /// For so long, by his own clock, whoever misses a segment that another is to remove waits for that one's note where it may have been evicted: among many who write the state, his write comes through some
 /// time.
 const NOTE_WAIT: Duration = Duration::from_millis(300);
+/// For so long a caller whose answer is known waits for a removal: others who miss the segment wait for its note a little longer.
+const REMOVAL_WAIT: Duration = Duration::from_millis(200);
+/// How long a removal may take where the call has no end.
+const REMOVAL_MAX: Duration = Duration::from_secs(1);
 /// How often one call tries to remove, and to write into the state what that met with, without a pause.
 const NOTES_MAX: usize = 8;
 /// The pauses between further tries to note a removal.
@@ -80,6 +87,8 @@ pub(super) struct Removals {
     known: HashMap<u64, Removal>,
     /// Segments on record that are gone, by their incarnations.
     missed: HashMap<u64, Missed>,
+    /// Removals that were sent together, and of which it is not known yet what they met with.
+    under_way: Option<UnderWay>,
 }
 
 /// When a segment was found gone.
@@ -97,7 +106,7 @@ impl Removals {
     pub(super) fn new(writer: u64, may_evict: bool, timeout: Duration) -> Removals {
         // A call ends with an answer also where it is short.
         let note_wait = NOTE_WAIT.min(timeout / 2);
-        Removals { writer, may_evict, note_wait, known: HashMap::new(), missed: HashMap::new() }
+        Removals { writer, may_evict, note_wait, known: HashMap::new(), missed: HashMap::new(), under_way: None }
     }
 
     /// Takes note of what the store says by now. What may have been evicted stays so.
@@ -169,6 +178,7 @@ impl Removals {
         match self.known.get(&record.incarnation) {
             Some(Removal::Removed) => Fate::Removed,
             Some(Removal::Missing) if is_own => Fate::Evicted,
+            Some(Removal::InDoubt) if self.is_under_way(record.incarnation) => Fate::Open,
             Some(Removal::InDoubt) if is_own && !remover.is_second => self.in_doubt(),
             _ if !is_of_now => Fate::Open,
             // Never sent, or refused.
@@ -177,6 +187,11 @@ impl Removals {
             _ if !self.may_evict && (is_own || is_old(state, remover)) => Fate::Removed,
             _ => Fate::Open,
         }
+    }
+
+    /// True if what a removal of this writer's met with may be told yet.
+    fn is_under_way(&self, incarnation: u64) -> bool {
+        self.under_way.iter().flat_map(|under_way| &under_way.sent).any(|sent| sent.incarnation == incarnation)
     }
 
     /// What became of a segment that may have been removed, or not.
@@ -233,7 +248,17 @@ fn whole<'s>(record: &Record, shelf: &'s Shelf) -> Option<&'s Content> {
         .then_some(content)
 }
 
+/// Removals that were sent together.
+#[derive(Debug)]
+struct UnderWay {
+    sent: Vec<Sent>,
+    /// The tail and the sequence of the state that was known then.
+    known: (u64, u64),
+    replies: JoinHandle<Replies>,
+}
+
 /// A removal that is under way.
+#[derive(Debug)]
 struct Sent {
     segment: u64,
     incarnation: u64,
@@ -260,13 +285,16 @@ impl Sent {
 }
 
 impl Consumer {
-    /// Removes what the state says that this handle removes, and says so in the state where others cannot tell what became of it. What fails is
-    /// done by a later call. **Round trips: 1** where there is something to remove, of a stack 2; 1 more on a store that may evict, or has several servers without a disk.
-    pub(super) async fn clear_up(&mut self, ctx: Ctx) {
+    /// Removes what the state says that this handle removes, and says so in the state where others cannot tell what became of it. What fails, or takes longer than the caller is held up, is
+    /// done by a later call; that is a quarter of the time to `lease_end` at the most, the end of the shortest lease that was given. **Round trips: 1** where there is something to remove, of a stack 2; 1 more on a store that may evict, or has several servers without a disk.
+    pub(super) async fn clear_up(&mut self, ctx: Ctx, lease_end: Option<Instant>) {
         // The caller's answer is known: it is not to come too late for this.
         let now = ambient::now();
-        let deadline = ctx.deadline.map(|deadline| now + deadline.saturating_duration_since(now) / 2);
-        let ctx = Ctx { deadline: deadline.or(Some(now + Duration::from_secs(1))) };
+        let left = |end: Instant| end.saturating_duration_since(now);
+        let half = ctx.deadline.map_or(REMOVAL_MAX, |deadline| left(deadline) / 2);
+        let most = half.min(NOTE_WAIT).min(lease_end.map_or(NOTE_WAIT, |end| left(end) / 4));
+        let removal = Ctx { deadline: Some(now + half) };
+        let ctx = Ctx { deadline: Some(now + most) };
         let mut backoff = Backoff::new(NOTE_PAUSE_FIRST, NOTE_PAUSE_MAX);
         for tries in 0.. {
             if tries >= NOTES_MAX && !self.pauses_for_a_note(&mut backoff, now, ctx).await {
@@ -274,7 +302,7 @@ impl Consumer {
             }
             let Some(view) = self.view.clone() else { return };
             self.removals.forget_all_but(&view.state);
-            let Ok(left) = self.remove(ctx, &view).await else { return };
+            let Ok(left) = self.remove(removal, ctx, &view).await else { return };
             self.removals.learn(self.engine.may_evict());
             if !left.is_empty() && self.read_again(ctx, &left).await.is_err() {
                 return;
@@ -300,8 +328,45 @@ impl Consumer {
         goes_on
     }
 
-    /// Removes the segments that are due; the numbers of those that were not as they were read. **Round trips: 1**, of a stack 2.
-    async fn remove(&mut self, ctx: Ctx, view: &View) -> Result<Vec<u64>> {
+    /// Removes the segments that are due, by the deadline of `removal`, and waits a moment for it, by that of `ctx`; the numbers of those that were not as they were read. **Round trips: 1**, of a stack 2.
+    async fn remove(&mut self, removal: Ctx, ctx: Ctx, view: &View) -> Result<Vec<u64>> {
+        let is_new = self.removals.under_way.is_none();
+        if is_new {
+            self.removals.under_way = self.send_removals(removal, view)?;
+        }
+        let Some(UnderWay { replies, .. }) = &mut self.removals.under_way else { return Ok(Vec::new()) };
+        let left = ctx.deadline.map_or(REMOVAL_WAIT, |deadline| deadline.saturating_duration_since(ambient::now()));
+        // What did not come in time is not waited for again.
+        let wait = if is_new { REMOVAL_WAIT.min(left) } else { Duration::ZERO };
+        let Ok(replies) = tokio::time::timeout(wait, replies).await else { return Ok(Vec::new()) };
+        let Some(UnderWay { sent, known, .. }) = self.removals.under_way.take() else { return Ok(Vec::new()) };
+        let mut answers = Answers::new(replies.unwrap_or_default());
+        let (mut unlinked, mut refused) = (Vec::new(), Vec::new());
+        for sent in sent {
+            let answer = answers.next();
+            if self.engine.order == Order::Fifo {
+                _ = answers.next();
+            }
+            match sent.answered(&answer) {
+                Some(removal) => _ = self.removals.known.insert(sent.incarnation, removal),
+                None => _ = self.removals.known.remove(&sent.incarnation),
+            }
+            match answer {
+                Ok(Reply::Deleted | Reply::Miss) => self.shelf.keep(sent.segment, None, known.0, known.1),
+                _ => self.shelf.forget(sent.segment),
+            }
+            match answer {
+                Ok(Reply::Deleted) if self.engine.order == Order::Lifo => unlinked.push(sent.segment),
+                Ok(Reply::Exists) => refused.push(sent.segment),
+                _ => {}
+            }
+        }
+        self.remove_links(ctx, unlinked).await;
+        Ok(refused)
+    }
+
+    /// Sends the removals that are due: they go on whoever is dropped. `None` if there are none.
+    fn send_removals(&mut self, ctx: Ctx, view: &View) -> Result<Option<UnderWay>> {
         let (mut sent, mut batch) = (Vec::new(), Batch::default());
         for (record, remover) in self.removals.due(&view.state, self.engine.order) {
             let Some((content, cas)) = whole(record, &self.shelf).and_then(|content| Some((content, content.cas?)))
@@ -318,34 +383,17 @@ impl Consumer {
             sent.push(Sent { segment, incarnation, before, is_second: remover.is_second });
         }
         if sent.is_empty() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        // Whoever drops this future midway leaves removals that are in doubt.
         self.removals.known.extend(sent.iter().map(|sent| (sent.incarnation, Removal::InDoubt)));
-        let known = self.known();
-        let mut answers = Answers::new(self.engine.store.run(ctx, batch).await);
-        let (mut unlinked, mut left) = (Vec::new(), Vec::new());
-        for sent in sent {
-            let answer = answers.next();
-            if self.engine.order == Order::Fifo {
-                _ = answers.next();
-            }
-            match sent.answered(&answer) {
-                Some(removal) => _ = self.removals.known.insert(sent.incarnation, removal),
-                None => _ = self.removals.known.remove(&sent.incarnation),
-            }
-            match answer {
-                Ok(Reply::Deleted | Reply::Miss) => self.shelf.keep(sent.segment, None, known.0, known.1),
-                _ => self.shelf.forget(sent.segment),
-            }
-            match answer {
-                Ok(Reply::Deleted) if self.engine.order == Order::Lifo => unlinked.push(sent.segment),
-                Ok(Reply::Exists) => left.push(sent.segment),
-                _ => {}
-            }
-        }
-        self.remove_links(ctx, unlinked).await;
-        Ok(left)
+        let (store, left) =
+            (self.engine.store.clone(), ctx.deadline.map(|end| end.saturating_duration_since(ambient::now())));
+        let replies = tokio::spawn(async move {
+            let run = async { store.run(ctx, batch).await };
+            // Nothing else of this handle is removed meanwhile.
+            tokio::time::timeout(left.unwrap_or(REMOVAL_MAX), run).await.unwrap_or_default()
+        });
+        Ok(Some(UnderWay { sent, known: self.known(), replies }))
     }
 
     /// Removes the links of a stack's segments that are gone. While one may go off the record again its link must stay: so it is removed
@@ -646,7 +694,7 @@ mod tests {
             answering.asked();
             let begin = ambient::now();
             let deadline = within.map(|secs| begin + Duration::from_secs(secs));
-            consumer.clear_up(Ctx { deadline }).await;
+            consumer.clear_up(Ctx { deadline }, None).await;
             let asked = answering.asked();
             let removes = |batch: &Batch| batch.iter().any(|op| matches!(op.verb, Verb::Delete { cas: Some(_) }));
             let (ctx, _) = asked.iter().find(|(_, batch)| removes(batch)).expect("it was to be removed");
@@ -666,7 +714,7 @@ mod tests {
         let incarnation = consumer.view.as_ref().expect("it is open").state.incarnation;
         consumer.removals.known.insert(incarnation, Removal::Removed);
         let begin = tokio::time::Instant::now();
-        consumer.clear_up(Ctx { deadline: Some(ambient::now() + Duration::from_secs(60)) }).await;
+        consumer.clear_up(Ctx { deadline: Some(ambient::now() + Duration::from_secs(60)) }, None).await;
         assert!(begin.elapsed().is_zero(), "it waited for {:?}", begin.elapsed());
     }
 
@@ -692,7 +740,7 @@ mod tests {
                 let is_write = matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. });
                 is_write.then(|| others.next()).flatten().map(|_| Ok(Reply::Exists))
             });
-            consumer.clear_up(Ctx { deadline: Some(ambient::now() + Duration::from_secs(60)) }).await;
+            consumer.clear_up(Ctx { deadline: Some(ambient::now() + Duration::from_secs(60)) }, None).await;
             let reply = store.run(Ctx::default(), Batch::from_iter([engine.cell.read_op()])).await.remove(0);
             if engine.view(reply, 0).unwrap().state.records.iter().all(|record| record.segment != 0) {
                 return;

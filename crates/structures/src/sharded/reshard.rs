@@ -26,8 +26,10 @@ use crate::owned;
 use crate::retry::Backoff;
 use crate::runtime;
 
-/// How long another one's plan may stand before it is taken for dead.
+/// How long another one's plan may stand before it is taken for dead; twice as long each time that one was.
 const PLAN_MAX: Duration = Duration::from_secs(2);
+/// It is never longer than this.
+const PLAN_MAX_MAX: Duration = Duration::from_secs(64);
 /// How many shards are filled between two looks around, at the most.
 const SHARDS_A_STEP: u16 = 32;
 /// How often it is tried where others reshard, too.
@@ -65,6 +67,11 @@ impl Aim {
     }
 }
 
+/// How long the next plan may stand: whoever took a live maker for dead leaves the next one the time. Else those who reshard at once could clear each other's plans away for ever.
+fn longer(patience: Duration) -> Duration {
+    (patience * 2).min(PLAN_MAX_MAX)
+}
+
 impl Core {
     /// Makes the shards what they are to be, after finishing what another one began.
     pub(super) async fn reshard(&self, aim: Aim, tell: &mut (dyn FnMut(Progress) + Send)) -> Result<()> {
@@ -73,7 +80,7 @@ impl Core {
         self.check_aim(aim)?;
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         // A map of ours was put in force: once it is finished this is done, whatever others make of it then.
-        let mut ours = None;
+        let (mut ours, mut patience) = (None, PLAN_MAX);
         for _ in 0..ROUNDS_MAX {
             let (plan, cas) = self.read_plan().await?;
             match plan.phase {
@@ -86,7 +93,11 @@ impl Core {
                 },
                 _ if ours == Some(plan.map.id) => return Ok(()),
                 // Also where there are as many already: what a dead one has left is gone afterwards.
-                Phase::Planned(other) => self.clear(&plan, &other).await?,
+                Phase::Planned(other) => {
+                    if self.clear(&plan, &other, patience).await? {
+                        patience = longer(patience);
+                    }
+                }
                 Phase::Stable => {
                     if let Some(shard) = self.undone(&plan).await? {
                         return Err(self.went_back(&plan, shard).await?);
@@ -276,12 +287,12 @@ impl Core {
         Ok(())
     }
 
-    /// Clears a plan away, unless its maker gets on with it.
+    /// Clears a plan away, unless its maker gets on with it within so long: true if he did not.
     ///
     /// # Errors
     /// [`ErrorKind::RolledBack`] where it was in force already: what stands in its shards was acknowledged.
-    async fn clear(&self, plan: &Plan, other: &Map) -> Result<()> {
-        self.wait_for_maker(plan).await?;
+    async fn clear(&self, plan: &Plan, other: &Map, patience: Duration) -> Result<bool> {
+        self.wait_for_maker(plan, patience).await?;
         // Read before the shards: who puts it in force after that, and fills some, has the writing fail.
         let (now, cas) = self.read_plan().await?;
         if now == *plan
@@ -289,14 +300,15 @@ impl Core {
         {
             return Err(self.went_back(plan, shard).await?);
         }
-        self.clear_away(plan, other, (now == *plan).then_some(cas)).await
+        self.clear_away(plan, other, (now == *plan).then_some(cas)).await?;
+        Ok(now == *plan)
     }
 
-    /// Waits until the maker of a plan gets on with it, or is taken for dead.
-    async fn wait_for_maker(&self, plan: &Plan) -> Result<()> {
+    /// Waits until the maker of a plan gets on with it, or is taken for dead after so long.
+    async fn wait_for_maker(&self, plan: &Plan, patience: Duration) -> Result<()> {
         let mut waited = Duration::ZERO;
         let pause = Duration::from_millis(50);
-        while waited < PLAN_MAX {
+        while waited < patience {
             tokio::time::sleep(pause).await;
             waited += pause;
             if self.read_plan().await?.0 != *plan {
@@ -354,6 +366,7 @@ impl Core {
     pub(super) async fn went_back(&self, before: &Plan, shard: u16) -> Result<Error> {
         runtime::current("resharding waits now and then")?;
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        let mut patience = PLAN_MAX;
         let is_missing = |mark| mark == Mark::Missing;
         for _ in 0..ROUNDS_MAX {
             let (plan, cas) = self.read_plan().await?;
@@ -377,7 +390,8 @@ impl Core {
                     if let Some(shard) = self.one_marked(&plan.map, is_missing).await? {
                         return Err(self.lost(&plan.map, shard));
                     }
-                    self.wait_for_maker(&plan).await?;
+                    self.wait_for_maker(&plan, patience).await?;
+                    patience = longer(patience);
                     let (now, cas) = self.read_plan().await?;
                     self.clear_away(&plan, &to, (now == plan).then_some(cas)).await?;
                 }

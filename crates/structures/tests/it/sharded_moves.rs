@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ErrorKind, PutMode, StoreRef, Ttl};
+use larder_core::{Ctx, Effect, ErrorKind, Op, PutMode, StoreRef, Ttl, Verb};
 use larder_store_memory::MemoryStore;
 use tokio::time::Instant;
 
+use crate::queue::between::{Answer, Between};
 use crate::sharded::{FILLS, MAKES, contents, memory, moving, set};
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::sieve::Sieve;
@@ -110,4 +111,28 @@ async fn a_resharding_whose_plan_is_gone_when_its_shards_are_made_removes_them_a
     assert_eq!(memory.stats().items, 2 + 2, "{:?}", contents(&memory).keys());
     late.reshard(3).await.unwrap();
     assert_eq!(late.len().await.unwrap(), 40);
+}
+
+/// To make its shards takes each of them longer than the others wait at first, who take it for dead.
+#[tokio::test(start_paused = true)]
+async fn reshardings_that_clear_each_others_plans_away_come_to_an_end() {
+    let (_, store) = memory();
+    forty(&store).await;
+    let slow = Between::new(&store);
+    let makes = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Add, .. });
+    slow.answer(move |store, batch| {
+        let (store, batch) = (store.clone(), batch.clone());
+        batch.iter().any(makes).then(|| -> Answer {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                store.run(Ctx::default(), batch).await
+            })
+        })
+    });
+    let (one, two, three) = (set(&slow.shared(), 2).await, set(&slow.shared(), 2).await, set(&slow.shared(), 2).await);
+    let (one, two, three) = tokio::join!(one.reshard(3), two.reshard(4), three.reshard(5));
+    for (nth, outcome) in [one, two, three].into_iter().enumerate() {
+        outcome.unwrap_or_else(|error| panic!("resharding {nth}: {error}"));
+    }
+    assert_eq!(set(&store, 2).await.len().await.unwrap(), 40);
 }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::queue::between::{Answer, Between, but, swaps};
 use crate::queue::support::{BOTH, Kind, LEASE, Line, small, text};
 use crate::support::hooked::fail;
+use crate::support::slow::Slow;
 use crate::table::support::{cost, counting};
 
 fn memory() -> StoreRef {
@@ -255,5 +256,56 @@ async fn a_lease_that_another_has_missed_between_two_tries_of_a_claim_does_not_c
         let other = other.lock().unwrap().take().expect("the other's claim");
         let other = other.await.unwrap().unwrap();
         assert_ne!(claim.is_some(), other.is_some(), "{kind:?}: {claim:?}, {other:?}");
+    }
+}
+
+/// The store has it from when the write came; its answer may come much later.
+#[tokio::test]
+async fn a_claim_counts_from_when_its_write_was_sent_and_anew_from_when_a_renewal_was() {
+    for kind in BOTH {
+        let slow = Slow::new(&(Arc::new(MemoryStore::new()) as StoreRef), true);
+        let store: StoreRef = slow.clone();
+        let line = Line::open(kind, &store, &small()).await;
+        line.push("a").await.unwrap();
+        let (lease, term, late) = (Duration::from_secs(20), Duration::from_secs(19), Duration::from_millis(300));
+        let begin = Instant::now();
+        slow.take_ms([(0, 0), (0, 300)]);
+        let claim = line.claim(lease).await.unwrap().unwrap();
+        assert_eq!(slow.left(), 0, "{kind:?}");
+        let deadline = claim.deadline();
+        assert!(deadline >= begin + term && deadline + late <= Instant::now() + term, "{kind:?}");
+        assert!(claim.remaining() <= term - late, "{kind:?}");
+        let clone = claim.clone();
+        let begin = Instant::now();
+        slow.take_ms([(0, 300)]);
+        claim.renew().await.unwrap();
+        let deadline = clone.deadline();
+        assert!(deadline >= begin + term && deadline + late <= Instant::now() + term, "{kind:?}");
+    }
+}
+
+/// Another may have it by then: nobody begins with it.
+#[tokio::test]
+async fn a_claim_that_is_over_when_its_answer_comes_is_made_again() {
+    for kind in BOTH {
+        let slow = Slow::new(&(Arc::new(MemoryStore::new()) as StoreRef), true);
+        let store: StoreRef = slow.clone();
+        let line = Line::open(kind, &store, &small()).await;
+        line.push("a").await.unwrap();
+        // Longer than a busy machine stands still.
+        let lease = Duration::from_secs(1);
+        slow.take_ms([(0, 0), (0, 1_000)]);
+        let claim = line.claim(lease).await.unwrap().unwrap();
+        assert_eq!((claim.attempts(), &claim.item()[..]), (2, &b"a"[..]), "{kind:?}");
+        assert!(!claim.remaining().is_zero(), "{kind:?}");
+        line.ack(claim.id()).await.unwrap();
+        assert_eq!(line.len().await.unwrap(), 0, "{kind:?}");
+        // Each time.
+        line.push("b").await.unwrap();
+        slow.take_ms([(0, 1_000); 8]);
+        let error = line.claim(lease).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Timeout, Effect::Unknown), "{kind:?}: {error}");
+        slow.take_ms([]);
+        assert_eq!(&line.take().await.item()[..], b"b", "{kind:?}: it is given away at once");
     }
 }

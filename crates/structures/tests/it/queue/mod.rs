@@ -1,7 +1,7 @@
 //! Queues and stacks.
 
 mod back;
-mod between;
+pub(crate) mod between;
 mod doubts;
 mod edges;
 mod faults;
@@ -17,6 +17,7 @@ mod notes;
 mod openings;
 mod pushes;
 mod removal;
+mod servers;
 mod stores;
 pub(crate) mod support;
 mod takes;

@@ -294,6 +294,24 @@ impl MemoryStore {
         }
     }
 
+    /// Shows all living items, in steps of [`each_from`](MemoryStore::each_from).
+    ///
+    /// ```
+    /// # use larder_core::{PutMode, Ttl};
+    /// let store = larder_store_memory::MemoryStore::new();
+    /// store.direct().put(b"k", PutMode::Set, b"v", 0, Ttl::Never)?;
+    /// let mut keys = Vec::new();
+    /// store.each(|key, _| keys.push(key.to_vec()));
+    /// assert_eq!(keys, [b"k"]);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn each(&self, mut see: impl FnMut(&[u8], Seen<'_>)) {
+        let mut next = Some(Place::default());
+        while let Some(at) = next {
+            next = self.each_from(at, &mut see);
+        }
+    }
+
     /// What the store holds. Costs a lock a shard, no walk. Locks the shards one after the other: the sum of a busy store is of no single moment.
     ///
     /// ```

@@ -174,12 +174,10 @@ impl State {
     /// All that it holds, in the order of the keys.
     fn contents(&self) -> Vec<Kept> {
         let mut contents = Vec::new();
-        for shard in 0..self.memory.shards() {
-            self.memory.each_of_shard(shard, |key, seen| {
-                let (value, flags) = (seen.value.to_vec(), seen.flags);
-                contents.push(Kept { key: key.to_vec(), value, flags, expiry_ms: seen.expiry_ms });
-            });
-        }
+        self.memory.each(|key, seen| {
+            let (value, flags) = (seen.value.to_vec(), seen.flags);
+            contents.push(Kept { key: key.to_vec(), value, flags, expiry_ms: seen.expiry_ms });
+        });
         contents.sort_by(|a, b| a.key.cmp(&b.key));
         contents
     }

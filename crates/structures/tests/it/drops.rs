@@ -50,9 +50,7 @@ impl World {
     /// The same, but for keys whose index begins so.
     fn must_be_empty_but_for(&self, known: Option<char>, when: &str) {
         let mut left = BTreeMap::new();
-        for shard in 0..self.memory.shards() {
-            self.memory.each_of_shard(shard, |key, _| _ = left.insert(String::from_utf8_lossy(key).into_owned(), ()));
-        }
+        self.memory.each(|key, _| _ = left.insert(String::from_utf8_lossy(key).into_owned(), ()));
         left.retain(|key, ()| {
             known.is_none() || !key.rsplit('.').next().unwrap_or_default().starts_with(known.as_slice())
         });

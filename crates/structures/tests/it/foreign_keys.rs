@@ -252,9 +252,7 @@ impl Ground {
                 }
             }
             Ground::Memory(memory) => {
-                for shard in 0..memory.shards() {
-                    memory.each_of_shard(shard, |key, _| all.push(String::from_utf8_lossy(key).into_owned()));
-                }
+                memory.each(|key, _| all.push(String::from_utf8_lossy(key).into_owned()));
             }
         }
         // What belongs together stands under both, on one server too.

@@ -51,9 +51,7 @@ async fn keys(memory: &MemoryStore) -> usize {
 /// All that a store holds.
 fn contents(memory: &MemoryStore) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut contents = BTreeMap::new();
-    for shard in 0..memory.shards() {
-        memory.each_of_shard(shard, |key, seen| _ = contents.insert(key.to_vec(), seen.value.to_vec()));
-    }
+    memory.each(|key, seen| _ = contents.insert(key.to_vec(), seen.value.to_vec()));
     contents
 }
 

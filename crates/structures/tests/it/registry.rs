@@ -277,17 +277,15 @@ async fn a_drop_that_meets_another_programs_set_keeps_what_names_the_others() {
     let natives = Natives::over(&items);
     let mut shards = Vec::new();
     let mut heads = Vec::new();
-    for shard in 0..memory.shards() {
-        memory.each_of_shard(shard, |key, _| {
-            let index = key.rsplit(|byte| *byte == b'.').next().unwrap();
-            let key = Key::new(Bytes::copy_from_slice(key)).unwrap();
-            match (index.starts_with(b"h"), index.contains(&b'-')) {
-                (true, _) => heads.push(key),
-                (_, true) => shards.push(key),
-                _ => {}
-            }
-        });
-    }
+    memory.each(|key, _| {
+        let index = key.rsplit(|byte| *byte == b'.').next().unwrap();
+        let key = Key::new(Bytes::copy_from_slice(key)).unwrap();
+        match (index.starts_with(b"h"), index.contains(&b'-')) {
+            (true, _) => heads.push(key),
+            (_, true) => shards.push(key),
+            _ => {}
+        }
+    });
     assert!(heads.len() == 1 && !shards.is_empty(), "{heads:?}, {shards:?}");
     let ours = Held::set(["-2147483648"]);
     for shard in &shards {

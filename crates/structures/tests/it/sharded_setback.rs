@@ -92,9 +92,7 @@ impl Any {
 /// The flags of all items.
 fn flags(memory: &MemoryStore) -> BTreeMap<Vec<u8>, u32> {
     let mut flags = BTreeMap::new();
-    for shard in 0..memory.shards() {
-        memory.each_of_shard(shard, |key, seen| _ = flags.insert(key.to_vec(), seen.flags));
-    }
+    memory.each(|key, seen| _ = flags.insert(key.to_vec(), seen.flags));
     flags
 }
 

@@ -332,9 +332,7 @@ async fn a_period_after_one_with_another_programs_bytes_in_it_is_made_for_what_t
     let year = site.current().unwrap();
     site.add_in(year - 1, 0..100u64).await.unwrap();
     let mut keys = Vec::new();
-    for shard in 0..inner.shards() {
-        inner.each_of_shard(shard, |key, _| keys.push(Key::new(key.to_vec()).unwrap()));
-    }
+    inner.each(|key, _| keys.push(Key::new(key.to_vec()).unwrap()));
     let heads: Vec<Key> =
         keys.into_iter().filter(|key| key.as_bytes().rsplit(|&byte| byte == b'.').next().unwrap()[0] == b'h').collect();
     assert_eq!(heads.len(), 1, "{heads:?}");

@@ -33,12 +33,10 @@ async fn forget(site: &UniqueVisitors) {
 /// The key of the head that stands.
 fn head_of(memory: &MemoryStore) -> Key {
     let mut heads = Vec::new();
-    for shard in 0..memory.shards() {
-        memory.each_of_shard(shard, |key, _| {
-            let index = key.rsplit(|&byte| byte == b'.').next().unwrap();
-            heads.extend((index[0] == b'h').then(|| Key::new(key.to_vec()).unwrap()));
-        });
-    }
+    memory.each(|key, _| {
+        let index = key.rsplit(|&byte| byte == b'.').next().unwrap();
+        heads.extend((index[0] == b'h').then(|| Key::new(key.to_vec()).unwrap()));
+    });
     assert_eq!(heads.len(), 1, "{heads:?}");
     heads.remove(0)
 }

@@ -2,6 +2,7 @@
 
 mod address;
 mod backoff;
+mod barren;
 mod health;
 mod stream;
 mod tls;
@@ -10,6 +11,7 @@ pub mod url;
 
 pub use address::{Address, Auth};
 pub use backoff::Backoff;
+pub use barren::{down_by_barren, is_barren};
 pub use health::Health;
 pub use stream::Stream;
 pub use tls::{Connector, Tls};

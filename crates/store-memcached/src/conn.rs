@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use larder_core::{Error, ErrorKind, Op};
-use larder_net::Backoff;
+use larder_net::is_barren;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -105,9 +105,9 @@ impl Conn {
         self.traffic.is_closed()
     }
 
-    /// Whether it was of no use: it ended soon, before it had answered anything.
+    /// Whether it was of no use.
     pub(crate) fn was_barren(&self) -> bool {
-        !self.traffic.has_answered() && self.begun.elapsed() < Backoff::REDIAL.max
+        is_barren(self.begun, self.traffic.has_answered())
     }
 
     /// True if the op can go this way without looking further: it depends on no token, or on one that was read here.

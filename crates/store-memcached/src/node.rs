@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use larder_core::{Error, ErrorKind, Op, Result};
-use larder_net::{Backoff, Connector, Health};
+use larder_net::{Backoff, Connector, Health, down_by_barren};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -44,10 +44,7 @@ pub(crate) struct Node {
     missing: Notify,
 }
 
-/// So many barren connections in a row are a server that is down.
-const BARREN_MAX: u32 = 3;
-
-/// Connections that ended soon after they had shaken hands, before they had answered anything: as bad as dials that fail.
+/// Barren connections since the last that was of use.
 #[derive(Debug, Default)]
 struct Barren {
     in_a_row: u32,
@@ -196,9 +193,8 @@ impl Node {
                 let Some(cause) = barren.cause.take() else { return };
                 (barren.in_a_row, cause)
             };
-            if in_a_row >= BARREN_MAX && self.conn(0).is_none() {
-                let detail = format!("{in_a_row} connections in a row ended before an answer: {}", cause.detail());
-                self.health.down(Error::new(ErrorKind::Unavailable, detail).source(cause));
+            if let Some(down) = down_by_barren(in_a_row, Some(cause)).filter(|_| self.conn(0).is_none()) {
+                self.health.down(down);
             }
             let mut rest = pin!(tokio::time::sleep(Backoff::REDIAL.wait(in_a_row - 1)));
             loop {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use larder_core::{Effect, Error, ErrorKind, Result};
-use larder_net::{Backoff, Connector, Health};
+use larder_net::{Backoff, Connector, Health, down_by_barren, is_barren};
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, Value};
@@ -57,9 +57,6 @@ pub(crate) struct Node {
     is_silent: AtomicBool,
 }
 
-/// So many connections in a row that ended before an answer are a server that is down.
-const BARREN_MAX: u32 = 3;
-
 /// When a connection had shaken hands, and what it had received by then.
 struct Dialled {
     traffic: Arc<Traffic>,
@@ -72,9 +69,9 @@ impl Dialled {
         Dialled { received: traffic.received_bytes(), traffic, at: Instant::now() }
     }
 
-    /// True if it was of no use: it ended soon, before it had answered anything. That is as bad as a dial that fails.
+    /// Whether it was of no use.
     fn was_barren(&self) -> bool {
-        self.traffic.received_bytes() == self.received && self.at.elapsed() < Backoff::REDIAL.max
+        is_barren(self.at, self.traffic.received_bytes() != self.received)
     }
 }
 
@@ -203,9 +200,8 @@ impl Node {
             self.lost();
             match last.take() {
                 Some(last) if last.was_barren() => {
-                    if failures >= BARREN_MAX {
-                        let detail = format!("{failures} connections in a row ended before an answer");
-                        self.health.down(Error::new(ErrorKind::Unavailable, detail));
+                    if let Some(down) = down_by_barren(failures, None) {
+                        self.health.down(down);
                     }
                     tokio::time::sleep(Backoff::REDIAL.wait(failures)).await;
                     failures = failures.saturating_add(1);

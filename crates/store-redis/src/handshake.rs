@@ -29,8 +29,10 @@ pub(crate) struct ServerInfo {
     pub(crate) persistence: Persistence,
     pub(crate) bulk_bytes_max: Option<u64>,
     pub(crate) encodings: Option<Encodings>,
-    /// Replicas that are connected.
-    pub(crate) replicas: u32,
+    /// Replicas that were connected; `None` where it does not tell.
+    pub(crate) replicas: Option<u32>,
+    /// It told that it has no replica, and keeps nothing for one that it had: it forgets that only `repl-backlog-ttl`, an hour, after the last has left.
+    pub(crate) is_alone: bool,
     /// Replicas that writes wait for.
     pub(crate) wait_replicas: u32,
     /// Why settings could not be read, in the server's words.
@@ -272,7 +274,8 @@ fn take_info(info: &mut ServerInfo, text: &str) -> (Stands, Option<bool>) {
         info.flavour = Flavour::Valkey;
         info.version = version.to_owned();
     }
-    info.replicas = number("connected_slaves").and_then(|count| u32::try_from(count).ok()).unwrap_or_default();
+    info.replicas = number("connected_slaves").and_then(|count| u32::try_from(count).ok());
+    info.is_alone = info.replicas == Some(0) && number("repl_backlog_active") == Some(0);
     info.policy = match (number("maxmemory"), field("maxmemory_policy")) {
         (Some(0), _) => Some("noeviction".to_owned()),
         (_, policy) => policy.map(str::to_owned),
@@ -415,6 +418,22 @@ mod tests {
         let forbidden = found("valkey_version:8.1.3\r\nredis_version:7.2.4\r\naof_enabled:1\r\n", &[]).unwrap();
         assert_eq!((forbidden.flavour, forbidden.version.as_str()), (Flavour::Valkey, "8.1.3"));
         assert_eq!(forbidden.persistence, Persistence::AppendOnly);
+    }
+
+    #[test]
+    fn a_server_is_alone_only_where_it_tells_that_no_replica_was_there_lately() {
+        for (info, replicas, is_alone) in [
+            ("connected_slaves:0\r\nrepl_backlog_active:0\r\n", Some(0), true),
+            ("connected_slaves:0\r\nrepl_backlog_active:1\r\n", Some(0), false),
+            ("connected_slaves:1\r\nrepl_backlog_active:1\r\n", Some(1), false),
+            ("connected_slaves:0\r\n", Some(0), false),
+            ("repl_backlog_active:0\r\n", None, false),
+        ] {
+            let found = found(info, &[]).unwrap();
+            assert_eq!((found.replicas, found.is_alone), (replicas, is_alone), "{info}");
+        }
+        let found = untold(&[("mode", "standalone"), ("role", "master")], Value::Nil, Role::Single).unwrap();
+        assert_eq!((found.replicas, found.is_alone), (None, false));
     }
 
     #[test]

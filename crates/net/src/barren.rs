@@ -40,7 +40,6 @@ pub fn down_by_barren(in_a_row: u32, cause: Option<Error>) -> Option<Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
     use std::time::Duration;
 
     use super::*;
@@ -59,6 +58,6 @@ mod tests {
         let down = down_by_barren(4, Some(Error::new(ErrorKind::Unavailable, "the server hung up"))).unwrap();
         assert_eq!(down.kind(), ErrorKind::Unavailable);
         assert_eq!(down.detail(), "4 connections in a row ended before an answer: the server hung up");
-        assert!(down.source().is_some());
+        assert!(std::error::Error::source(&down).is_some());
     }
 }

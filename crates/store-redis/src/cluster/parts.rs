@@ -296,7 +296,7 @@ impl<'a> Run<'a> {
                     Err(error) => self.again(index, error, true),
                 }
             }
-            "CLUSTERDOWN" => {
+            _ if Refusal::is_cluster_down(error) => {
                 let error = self.cluster_down(self.pending[index].slot, &format!("{code} {words}"));
                 let error = error.op(&self.batch[self.pending[index].at]).store(member.node.name());
                 self.again(index, error, true);
@@ -310,17 +310,19 @@ impl<'a> Run<'a> {
 
     /// A node that serves nothing for now: because of this slot, or because of others.
     fn cluster_down(&self, slot: Slot, said: &str) -> Error {
+        // Reads may be served all the same.
+        let serves_no = if said.contains("read") { "takes no write" } else { "serves no key" };
         let map = &self.nodes.topology().map;
         let is_whole = said.contains("cluster is down");
         let detail = match map.owner(slot) {
             Some(_) if is_whole && map.served() < SLOTS => format!(
-                "the slot {slot} of this key has its primary, but {} of 16384 slots have none, and without them the cluster serves no key ({said}): \
+                "the slot {slot} of this key has its primary, but {} of 16384 slots have none, and without them the cluster {serves_no} ({said}): \
                  bring their primary back, or assign them (redis-cli --cluster fix), or set cluster-require-full-coverage no",
                 SLOTS - map.served()
             ),
             Some(_) if is_whole => format!(
                 "every slot has a primary, that of this key, {slot}, too, but one of them is down and none has taken its place yet, or most cannot be \
-                 reached, and until then the cluster serves no key ({said}): bring them back, or set cluster-require-full-coverage no"
+                 reached, and until then the cluster {serves_no} ({said}): bring them back, or set cluster-require-full-coverage no"
             ),
             _ => format!(
                 "the cluster does not serve the slot {slot} of this key ({said}): a primary is down and none has taken its place yet, or the slot \

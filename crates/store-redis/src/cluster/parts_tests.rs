@@ -50,6 +50,7 @@ async fn what_a_node_refuses_for_now_is_tried_again_until_it_is_done_or_the_dead
         "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
         "CLUSTERDOWN The cluster is down",
         "READONLY You can't write against a read only replica.",
+        "ERR Script attempted to execute a write command while the cluster is down and readonly script: 0519ba, on @user_script:9.",
     ];
     for refusal in refusals.map(|said| format!("-{said}")) {
         let before = serves.heard().len();

@@ -117,3 +117,19 @@ async fn asking_that_is_refused_is_named() {
         assert_eq!(store.run_one(Ctx::default(), get()).await.unwrap(), Reply::Miss);
     }
 }
+
+/// Another map would not change it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_is_forbidden_has_no_map_looked_at() {
+    let (serves, _other, store) = two().await;
+    serves.answers("CLIENT TRACKING", &["-NOPERM User joe has no permissions to run the 'client|tracking' command"]);
+    let looks = store.stats().maps_read;
+    for _ in 0..3 {
+        let watch = Op::watch(Key::new("k").unwrap(), None);
+        let error = store.run_one(Ctx::default(), watch).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unsupported, Effect::NotApplied), "{error}");
+    }
+    // One that was asked for would be under way.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((store.stats().maps_read - looks, serves.heard().len()), (0, 1));
+}

@@ -143,6 +143,20 @@ fn warnings(info: &ServerInfo) -> Vec<String> {
             "the server evicts when it is full (maxmemory-policy {policy}), structures too; set maxmemory-policy noeviction"
         )),
     }
+    if info.is_unsynced_at_times {
+        warnings.push(
+            "the server syncs nothing while it writes a snapshot or its append-only file anew (no-appendfsync-on-rewrite is not no): what it acknowledges \
+             then is not on disk, though appendfsync is always; set no-appendfsync-on-rewrite no"
+                .to_owned(),
+        );
+    }
+    if info.is_writable_as_replica {
+        warnings.push(
+            "the server takes writes as a replica too (replica-read-only no): once it is demoted, what it acknowledges is dropped when it syncs with its \
+             primary, and nobody is told; set replica-read-only yes"
+                .to_owned(),
+        );
+    }
     warnings.extend(info.encodings.iter().flat_map(unpacked));
     if let Some(replicas) = info.replicas.filter(|replicas| *replicas < info.wait_replicas) {
         warnings.push(format!(

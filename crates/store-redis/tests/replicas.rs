@@ -246,3 +246,20 @@ async fn a_replica_that_comes_later_is_noticed_with_the_next_connection() {
     wait_until_up(&store).await;
     assert_eq!(store.profile().durability, Durability::Recent);
 }
+
+/// The exception that is documented: what it acknowledges then is dropped with its next sync, and this client is not told.
+#[tokio::test]
+async fn a_server_that_takes_writes_as_a_replica_is_warned_of() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new().arg("replica-read-only", "no"));
+        let primary = RedisServer::start(version, &RedisOptions::new());
+        let store = open(&server.url()).await;
+        let warnings = &store.profile().warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("set replica-read-only yes"), "{warnings:?}");
+        let port = primary.addr().port().to_string();
+        assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", &port]).text(), "OK");
+        set(&store, "k", "v").await;
+        assert_eq!(server.info("replication", "role"), "slave", "{version:?}");
+    }
+}

@@ -123,16 +123,15 @@ pub fn host(text: &str, port_default: u16) -> Result<Address, Wrong> {
     }
     let port = match port {
         None => port_default,
-        Some(port) => port
-            .parse::<u16>()
-            .ok()
+        Some(port) => digits(port)
+            .and_then(|port| port.parse::<u16>().ok())
             .filter(|port| *port > 0)
             .ok_or_else(|| format!("the port {port:?} of {host} is no number of 1 to 65535"))?,
     };
     Ok(Address::Tcp { host: host.to_owned(), port })
 }
 
-/// A number among its limits.
+/// A number among its limits, in digits alone.
 ///
 /// # Errors
 /// If it is none, or outside.
@@ -141,10 +140,15 @@ pub fn host(text: &str, port_default: u16) -> Result<Address, Wrong> {
 /// assert!(larder_net::url::number("connections", "5", 1, 4).unwrap_err().contains("1 to 4"));
 /// ```
 pub fn number(name: &str, value: &str, min: u64, max: u64) -> Result<u64, Wrong> {
-    match value.parse::<u64>() {
-        Ok(number) if (min..=max).contains(&number) => Ok(number),
+    match digits(value).map(str::parse::<u64>) {
+        Some(Ok(number)) if (min..=max).contains(&number) => Ok(number),
         _ => Err(format!("the option {name} takes a number of {min} to {max}, not {value:?}")),
     }
+}
+
+/// A text of digits: numbers are parsed with a sign, too.
+fn digits(text: &str) -> Option<&str> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then_some(text)
 }
 
 /// One of several words.
@@ -224,6 +228,16 @@ mod tests {
             ("joe:p%3Fw@good", "joe:p%3Fw@good", ""),
         ] {
             assert_eq!(split_options(rest), Ok((target, options)), "{rest}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_digits_alone() {
+        assert_eq!((number("n", "007", 1, 10), host("h:080", 1).unwrap().to_string()), (Ok(7), "h:80".to_owned()));
+        for text in ["+5", "-5", "", " 5", "5k", "0x5", "٥", "99999999999999999999"] {
+            assert!(number("n", text, 0, u64::MAX).unwrap_err().contains("takes a number of 0 to"), "{text}");
+            let place = format!("h:{text}");
+            assert!(host(&place, 1).unwrap_err().contains("is no number of 1 to 65535"), "{text}");
         }
     }
 

@@ -19,6 +19,10 @@ const CROWD: usize = 8;
 const RIDERS_MAX: usize = 64;
 /// Who has more commands than these sends them alone.
 const COMMANDS_MAX: usize = 16;
+/// Who has more bytes than these to send sends them alone: those who came along would wait until they have gone over the wire.
+const BYTES_MAX: usize = 64 * 1024;
+/// A party that has so many bytes leaves, for the same reason.
+const PARTY_BYTES_MAX: usize = 256 * 1024;
 
 /// Who is under way on a connection, and who is about to leave.
 #[derive(Default)]
@@ -35,6 +39,7 @@ pub(crate) struct Party {
     /// The last deadline of those who share it: then nobody waits for it any more.
     pub(crate) deadline: Option<Instant>,
     riders: Vec<Rider>,
+    bytes: usize,
 }
 
 struct Rider {
@@ -63,9 +68,9 @@ impl Drop for Traveller<'_> {
 
 impl Gather {
     /// Counts a caller in. True if it should share a pipeline with others.
-    pub(crate) fn enter(&self, ops: usize) -> (Traveller<'_>, bool) {
+    pub(crate) fn enter(&self, lines: Lines<'_>) -> (Traveller<'_>, bool) {
         let others = self.under_way.fetch_add(1, Ordering::Relaxed);
-        (Traveller(self), others >= CROWD && ops <= COMMANDS_MAX)
+        (Traveller(self), others >= CROWD && lines.len() <= COMMANDS_MAX && lines.bytes() <= BYTES_MAX)
     }
 
     /// Adds a caller's commands to the party that leaves next.
@@ -80,9 +85,13 @@ impl Gather {
         lines.add_to(&mut party.pipeline);
         party.deadline = party.deadline.max(Some(deadline));
         party.riders.push(Rider { ops, told });
+        party.bytes += lines.bytes();
         let joined = match party.riders.len() {
+            // No rider has as many bytes as make a party full.
             1 => Joined::First,
-            RIDERS_MAX => Joined::Full(std::mem::take(&mut *party)),
+            riders if riders == RIDERS_MAX || party.bytes >= PARTY_BYTES_MAX => {
+                Joined::Full(std::mem::take(&mut *party))
+            }
             _ => Joined::Rides,
         };
         (joined, tells)
@@ -166,12 +175,30 @@ mod tests {
     }
 
     #[test]
+    fn a_party_with_many_bytes_leaves_at_once_and_the_next_has_a_first() {
+        let (gather, soon) = (Gather::default(), Instant::now());
+        let mut large = cmd("SET");
+        large.arg(vec![b'v'; BYTES_MAX - 100]);
+        let fill = PARTY_BYTES_MAX / BYTES_MAX;
+        let joined: Vec<_> = (0..fill + 2).map(|_| gather.join(Lines::One(&large), soon).0).collect();
+        assert!(matches!((&joined[0], &joined[fill - 1]), (Joined::First, Joined::Rides)));
+        assert!(matches!(&joined[fill], Joined::Full(party) if party.pipeline.len() == fill + 1));
+        assert!(matches!(&joined[fill + 1], Joined::First));
+        assert_eq!(gather.depart().pipeline.len(), 1);
+    }
+
+    #[test]
     fn a_few_send_for_themselves_and_so_does_who_has_much_to_send() {
-        let gather = Gather::default();
-        let few: Vec<_> = (0..CROWD).map(|_| gather.enter(1)).collect();
+        let (gather, get, mut large) = (Gather::default(), cmd("GET"), cmd("SET"));
+        let one = Lines::One(&get);
+        let few: Vec<_> = (0..CROWD).map(|_| gather.enter(one)).collect();
         assert!(few.iter().all(|(_, shares)| !shares));
-        assert!(gather.enter(1).1 && !gather.enter(COMMANDS_MAX + 1).1);
+        let many = vec![&get; COMMANDS_MAX + 1];
+        assert!(gather.enter(one).1 && !gather.enter(Lines::Some(&many)).1);
+        assert!(gather.enter(Lines::Some(&many[1..])).1);
+        large.arg(vec![b'v'; BYTES_MAX / 2]);
+        assert!(gather.enter(Lines::Some(&[&large])).1 && !gather.enter(Lines::Some(&[&large, &large])).1);
         drop(few);
-        assert!(!gather.enter(1).1);
+        assert!(!gather.enter(one).1);
     }
 }

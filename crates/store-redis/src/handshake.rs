@@ -9,10 +9,12 @@ use crate::node::Role;
 use crate::scripts::Script;
 
 /// The settings that are asked for, one `CONFIG GET` each: several at once are known from 7.0 on.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
     "save",
     "appendonly",
-    "appendfsync",
+    // And `no-appendfsync-on-rewrite`.
+    "*appendfsync*",
+    "replica-read-only",
     "proto-max-bulk-len",
     "*-max-listpack-*",
     "set-max-intset-entries",
@@ -27,10 +29,16 @@ pub(crate) struct ServerInfo {
     /// `maxmemory-policy`, where a limit is set; `None` where the server does not tell, `noeviction` where there is no limit.
     pub(crate) policy: Option<String>,
     pub(crate) persistence: Persistence,
+    /// `appendfsync` is `always`, but while a snapshot or a new file is written nothing is synced, or it does not tell that it is.
+    pub(crate) is_unsynced_at_times: bool,
+    /// Should it become a replica, it takes writes all the same: `replica-read-only no`. Never of a node of a cluster, which redirects them.
+    pub(crate) is_writable_as_replica: bool,
     pub(crate) bulk_bytes_max: Option<u64>,
     pub(crate) encodings: Option<Encodings>,
-    /// Replicas that are connected.
-    pub(crate) replicas: u32,
+    /// Replicas that were connected; `None` where it does not tell.
+    pub(crate) replicas: Option<u32>,
+    /// It told that it has no replica, and keeps nothing for one that it had: it forgets that only `repl-backlog-ttl`, an hour, after the last has left.
+    pub(crate) is_alone: bool,
     /// Replicas that writes wait for.
     pub(crate) wait_replicas: u32,
     /// Why settings could not be read, in the server's words.
@@ -80,7 +88,7 @@ pub(crate) enum Persistence {
     None,
     /// What stood there at the last snapshot, minutes ago.
     Snapshots,
-    /// All but the last second or so.
+    /// All but the last second or so, or what came while a snapshot or a new file was written.
     AppendOnly,
     /// All that was acknowledged.
     AppendOnlyAlways,
@@ -215,7 +223,7 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role, wait: Option<WaitRepli
             _ => {}
         }
     }
-    take_settings(&mut info, &settings, is_aof);
+    take_settings(&mut info, &settings, is_aof, role);
     Ok(info)
 }
 
@@ -272,7 +280,8 @@ fn take_info(info: &mut ServerInfo, text: &str) -> (Stands, Option<bool>) {
         info.flavour = Flavour::Valkey;
         info.version = version.to_owned();
     }
-    info.replicas = number("connected_slaves").and_then(|count| u32::try_from(count).ok()).unwrap_or_default();
+    info.replicas = number("connected_slaves").and_then(|count| u32::try_from(count).ok());
+    info.is_alone = info.replicas == Some(0) && number("repl_backlog_active") == Some(0);
     info.policy = match (number("maxmemory"), field("maxmemory_policy")) {
         (Some(0), _) => Some("noeviction".to_owned()),
         (_, policy) => policy.map(str::to_owned),
@@ -313,12 +322,15 @@ fn take_hello(info: &mut ServerInfo, hello: Option<Value>, of: Option<Value>) ->
     }
 }
 
-fn take_settings(info: &mut ServerInfo, settings: &[(String, String)], is_aof: Option<bool>) {
+fn take_settings(info: &mut ServerInfo, settings: &[(String, String)], is_aof: Option<bool>, role: Role) {
     let field = |name: &str| settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
     let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok());
     let is_aof = field("appendonly").map(|value| value == "yes").or(is_aof);
+    let is_always = is_aof == Some(true) && field("appendfsync") == Some("always");
+    info.is_unsynced_at_times = is_always && field("no-appendfsync-on-rewrite") != Some("no");
+    info.is_writable_as_replica = role == Role::Single && field("replica-read-only") == Some("no");
     info.persistence = match (is_aof, field("appendfsync"), field("save")) {
-        (Some(true), Some("always"), _) => Persistence::AppendOnlyAlways,
+        _ if is_always && !info.is_unsynced_at_times => Persistence::AppendOnlyAlways,
         (Some(true), _, _) => Persistence::AppendOnly,
         (Some(false), _, Some("")) => Persistence::None,
         (Some(false), _, Some(_)) => Persistence::Snapshots,
@@ -404,17 +416,44 @@ mod tests {
     #[test]
     fn persistence_is_told_apart() {
         for (settings, persistence) in [
-            (&[("appendonly", "yes"), ("appendfsync", "always")][..], Persistence::AppendOnlyAlways),
+            (
+                &[("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")][..],
+                Persistence::AppendOnlyAlways,
+            ),
+            (
+                &[("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "yes")],
+                Persistence::AppendOnly,
+            ),
+            (&[("appendonly", "yes"), ("appendfsync", "always")], Persistence::AppendOnly),
             (&[("appendonly", "yes"), ("appendfsync", "everysec")], Persistence::AppendOnly),
             (&[("appendonly", "no"), ("save", "")], Persistence::None),
             (&[("appendonly", "no"), ("save", "60 1")], Persistence::Snapshots),
             (&[], Persistence::Unknown),
         ] {
-            assert_eq!(found("redis_version:7.0.15\r\n", settings).unwrap().persistence, persistence, "{settings:?}");
+            let found = found("redis_version:7.0.15\r\n", settings).unwrap();
+            assert_eq!(found.persistence, persistence, "{settings:?}");
+            let is_always = settings.contains(&("appendfsync", "always"));
+            assert_eq!(found.is_unsynced_at_times, is_always && persistence == Persistence::AppendOnly);
         }
         let forbidden = found("valkey_version:8.1.3\r\nredis_version:7.2.4\r\naof_enabled:1\r\n", &[]).unwrap();
         assert_eq!((forbidden.flavour, forbidden.version.as_str()), (Flavour::Valkey, "8.1.3"));
         assert_eq!(forbidden.persistence, Persistence::AppendOnly);
+    }
+
+    #[test]
+    fn a_server_is_alone_only_where_it_tells_that_no_replica_was_there_lately() {
+        for (info, replicas, is_alone) in [
+            ("connected_slaves:0\r\nrepl_backlog_active:0\r\n", Some(0), true),
+            ("connected_slaves:0\r\nrepl_backlog_active:1\r\n", Some(0), false),
+            ("connected_slaves:1\r\nrepl_backlog_active:1\r\n", Some(1), false),
+            ("connected_slaves:0\r\n", Some(0), false),
+            ("repl_backlog_active:0\r\n", None, false),
+        ] {
+            let found = found(info, &[]).unwrap();
+            assert_eq!((found.replicas, found.is_alone), (replicas, is_alone), "{info}");
+        }
+        let found = untold(&[("mode", "standalone"), ("role", "master")], Value::Nil, Role::Single).unwrap();
+        assert_eq!((found.replicas, found.is_alone), (None, false));
     }
 
     #[test]

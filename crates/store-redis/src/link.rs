@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use larder_core::{Effect, Error, ErrorKind, Op};
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use redis::{Arg, Cmd, Pipeline, RedisError, RedisResult, Value};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -39,6 +39,15 @@ impl Lines<'_> {
         }
     }
 
+    /// What they hold, without what frames it.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Lines::One(cmd) => bytes_of(cmd),
+            Lines::Some(cmds) => cmds.iter().map(|cmd| bytes_of(cmd)).sum(),
+            Lines::All(pipeline) | Lines::Rest(pipeline) => pipeline.cmd_iter().map(bytes_of).sum(),
+        }
+    }
+
     /// Adds a copy of each.
     pub(crate) fn add_to(self, pipeline: &mut Pipeline) {
         match self {
@@ -49,6 +58,11 @@ impl Lines<'_> {
             }
         }
     }
+}
+
+fn bytes_of(cmd: &Cmd) -> usize {
+    let bytes_of = |arg| if let Arg::Simple(bytes) = arg { <[u8]>::len(bytes) } else { 0 };
+    cmd.args_iter().map(bytes_of).sum()
 }
 
 /// A connection that lives until its task ends.
@@ -174,7 +188,7 @@ impl Link {
         }
         count(&self.counters.ops, ops as u64);
         count(&self.counters.round_trips, u64::from(!matches!(lines, Lines::Rest(_))));
-        let (_here, is_shared) = self.gather.enter(ops);
+        let (_here, is_shared) = self.gather.enter(lines);
         let answered = match is_shared && may_ride {
             true => tokio::time::timeout_at(deadline.into(), self.ride(lines, deadline)).await,
             false => tokio::time::timeout_at(deadline.into(), self.send(lines)).await,

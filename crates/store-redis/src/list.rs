@@ -23,8 +23,8 @@ const SCAN_COUNT: usize = 1_000;
 ///   beginning to the end is told; `SCAN` may tell one twice.
 /// - Where the server goes on is a number that means something to the process that told it alone: after a restart keys would be missed. So a listing whose connection
 ///   ends midway ends, too, whatever is there by then.
-/// - A key that an op routed with another (`{with}key`) is told by its own name.
-/// - **Round trips: 1** a thousand keys of the database, one or two more for keys with a route.
+/// - A key of an op that is routed with another (`{with}key`) is [`Listed::Other`], by what the server has.
+/// - **Round trips: 1** a thousand keys of the database.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] where the server forbids `SCAN`; [`ErrorKind::Unavailable`] where the connection ended midway.

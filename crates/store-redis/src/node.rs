@@ -58,19 +58,20 @@ pub(crate) struct Node {
 }
 
 /// When a connection had shaken hands, and what it had received by then.
-struct Dialled {
+#[derive(Debug)]
+pub(crate) struct Dialled {
     traffic: Arc<Traffic>,
     received: u64,
     at: Instant,
 }
 
 impl Dialled {
-    fn now(traffic: Arc<Traffic>) -> Dialled {
+    pub(crate) fn now(traffic: Arc<Traffic>) -> Dialled {
         Dialled { received: traffic.received_bytes(), traffic, at: Instant::now() }
     }
 
     /// Whether it was of no use.
-    fn was_barren(&self) -> bool {
+    pub(crate) fn was_barren(&self) -> bool {
         is_barren(self.at, self.traffic.received_bytes() != self.received)
     }
 }

@@ -40,9 +40,9 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
             Persistence::Unknown => Durability::Unknown,
             Persistence::None => Durability::Server,
             Persistence::Snapshots | Persistence::AppendOnly => Durability::Recent,
-            // A failover loses what had not reached the replica.
-            Persistence::AppendOnlyAlways if info.replicas > 0 => Durability::Recent,
-            Persistence::AppendOnlyAlways => Durability::Disk,
+            Persistence::AppendOnlyAlways if info.is_alone => Durability::Disk,
+            // A failover loses what had not reached the replica, also to one that is not connected just now.
+            Persistence::AppendOnlyAlways => Durability::Recent,
         },
         eviction: match info.policy.as_deref() {
             None => Eviction::Unknown,
@@ -55,6 +55,8 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
 }
 
 /// What a cluster promises, by what its primaries told: of each thing the least. What those that told nothing lose and evict is not known; sizes go by those that told.
+///
+/// Never [`Durability::Disk`]: a cluster is made to fail over, and replicas come, and move from one primary to another, unseen by those who are connected.
 pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_bytes_max: usize) -> Profile {
     let mut told = infos.iter().map(|info| profile(info, value_bytes_max));
     let mut all = told.next().unwrap_or_else(|| profile(&ServerInfo::default(), value_bytes_max));
@@ -65,6 +67,7 @@ pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_byt
         all.encodings = all.encodings.filter(|encodings| one.encodings.as_ref() == Some(encodings));
         all.warnings.extend(one.warnings);
     }
+    all.durability = lesser(all.durability, Durability::Recent);
     all.scattered = primaries > 1;
     all.warnings.sort();
     all.warnings.dedup();
@@ -76,10 +79,12 @@ pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_byt
             "{untold} of {primaries} primaries told nothing, and what they may evict or lose is not known until they do; see whether they are up"
         ));
     }
-    let replicas: u32 = infos.iter().map(|info| info.replicas).sum();
-    let bare = infos.iter().filter(|info| info.replicas == 0).count();
+    let replicas: u32 = infos.iter().filter_map(|info| info.replicas).sum();
+    let bare = infos.iter().filter(|info| info.replicas == Some(0)).count();
     if bare > 0 {
-        all.warnings.push(format!("{bare} of {primaries} primaries had no replica: nobody takes their place"));
+        all.warnings.push(format!(
+            "{bare} of {primaries} primaries had no replica when they were last connected to: where that is so still, nobody takes their place"
+        ));
     }
     let one = infos.first().map_or_else(|| "redis".to_owned(), |info| version(info));
     all.store = format!("{one}, cluster of {primaries} primaries, {replicas} replicas");
@@ -112,7 +117,7 @@ pub(crate) fn item_bytes_max(info: &ServerInfo, value_bytes_max: usize) -> usize
 
 /// `redis 7.0.15`, `valkey 8.1.3, 1 replica`.
 fn describe(info: &ServerInfo) -> String {
-    let replicas = match info.replicas {
+    let replicas = match info.replicas.unwrap_or_default() {
         0 => String::new(),
         1 => ", 1 replica".to_owned(),
         replicas => format!(", {replicas} replicas"),
@@ -138,11 +143,26 @@ fn warnings(info: &ServerInfo) -> Vec<String> {
             "the server evicts when it is full (maxmemory-policy {policy}), structures too; set maxmemory-policy noeviction"
         )),
     }
+    if info.is_unsynced_at_times {
+        warnings.push(
+            "the server syncs nothing while it writes a snapshot or its append-only file anew (no-appendfsync-on-rewrite is not no): what it acknowledges \
+             then is not on disk, though appendfsync is always; set no-appendfsync-on-rewrite no"
+                .to_owned(),
+        );
+    }
+    if info.is_writable_as_replica {
+        warnings.push(
+            "the server takes writes as a replica too (replica-read-only no): once it is demoted, what it acknowledges is dropped when it syncs with its \
+             primary, and nobody is told; set replica-read-only yes"
+                .to_owned(),
+        );
+    }
     warnings.extend(info.encodings.iter().flat_map(unpacked));
-    if info.replicas < info.wait_replicas {
+    if let Some(replicas) = info.replicas.filter(|replicas| *replicas < info.wait_replicas) {
         warnings.push(format!(
-            "writes wait for {} replicas, and {} are connected: every write will be told as unknown; connect replicas, or lower wait_replicas",
-            info.wait_replicas, info.replicas
+            "writes wait for {} replicas, and {replicas} are connected, by what the server said when it was last connected to: until more are, every write is told as \
+             unknown; connect replicas, or lower wait_replicas",
+            info.wait_replicas
         ));
     }
     if let Some(untold) = &info.untold {
@@ -179,7 +199,8 @@ mod tests {
             version: "7.0.15".to_owned(),
             policy: Some(policy.to_owned()),
             persistence,
-            replicas,
+            replicas: Some(replicas),
+            is_alone: replicas == 0,
             bulk_bytes_max: Some(bulk_bytes_max),
             encodings: Some(Encodings {
                 hash_entries_max: 128,
@@ -211,8 +232,9 @@ mod tests {
         let one = |info| profile(info, 4 << 20).durability;
         assert_eq!((one(&disk), one(&alone)), (Durability::Recent, Durability::Disk), "so of one server");
         let profile = cluster_profile(&[&alone, &alone], 2, 4 << 20);
-        assert_eq!(profile.durability, Durability::Disk);
-        assert_eq!(profile.warnings, ["2 of 2 primaries had no replica: nobody takes their place"]);
+        assert_eq!(profile.durability, Durability::Recent, "replicas may come unseen");
+        assert_eq!(profile.warnings.len(), 1);
+        assert!(profile.warnings[0].starts_with("2 of 2 primaries had no replica when"), "{:?}", profile.warnings);
 
         let mut other = primary(Persistence::None, "allkeys-lru", 1, 1 << 20);
         other.encodings = Some(Encodings { hash_entries_max: 64, ..disk.encodings.unwrap() });
@@ -220,9 +242,9 @@ mod tests {
         assert_eq!((mixed.durability, mixed.eviction), (Durability::Server, Eviction::WhenFull));
         assert_eq!((mixed.item_bytes_max, mixed.encodings), (1 << 20, None));
         assert!(mixed.warnings[0].contains("maxmemory-policy allkeys-lru"), "{:?}", mixed.warnings);
-        let untold = ServerInfo { replicas: 1, ..ServerInfo::default() };
-        let unknown = cluster_profile(&[&disk, &untold], 2, 4 << 20);
+        let unknown = cluster_profile(&[&disk, &ServerInfo::default()], 2, 4 << 20);
         assert_eq!((unknown.durability, unknown.eviction), (Durability::Unknown, Eviction::Unknown));
+        assert_eq!(unknown.warnings, [""; 0], "of replicas it told nothing either");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use larder_core::{Cas, Error, ErrorKind, Op, Reply, Result, Verb};
+use larder_net::Backoff;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, PushKind, RedisResult, Value, cmd};
@@ -21,7 +22,7 @@ use tokio::task::AbortHandle;
 
 use crate::counters::{Counters, count};
 use crate::layout::{HEADER_BYTES, expected};
-use crate::node::Node;
+use crate::node::{Dialled, Node};
 use crate::place::physical;
 use crate::traffic::Traffic;
 
@@ -54,9 +55,49 @@ pub(crate) fn is_watch(op: &Op) -> bool {
 /// The watching connection of a node; none before the first watch.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
-    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    kept: tokio::sync::Mutex<Kept>,
     /// The server refuses `CLIENT TRACKING`: it is not asked again.
     refused: AtomicBool,
+}
+
+/// A connection, or why there is none.
+#[derive(Debug, Default)]
+struct Kept {
+    link: Option<Arc<Link>>,
+    /// When it was opened, until it has ended.
+    opened: Option<Dialled>,
+    /// Dials in a row that failed, or of which nothing came.
+    failures: u32,
+    /// When the next dial may be, and what whoever would wait is told until then.
+    down: Option<(Instant, Error)>,
+}
+
+impl Kept {
+    /// The connection that lives, if there is one.
+    ///
+    /// # Errors
+    /// Where there is none, and it is too early for the next dial.
+    fn link(&mut self) -> Result<Option<Arc<Link>>> {
+        if let Some(link) = self.link.as_ref().filter(|link| !link.waiting.has_ended()) {
+            return Ok(Some(link.clone()));
+        }
+        match self.opened.take() {
+            Some(opened) if opened.was_barren() => {
+                self.failed(Error::new(ErrorKind::Unavailable, "the connection ended before it told of anything"));
+            }
+            Some(_) => self.failures = 0,
+            None => {}
+        }
+        match &self.down {
+            Some((until, error)) if Instant::now() < *until => Err(error.clone()),
+            _ => Ok(None),
+        }
+    }
+
+    fn failed(&mut self, error: Error) {
+        self.down = Some((Instant::now() + Backoff::REDIAL.wait(self.failures), error));
+        self.failures = self.failures.saturating_add(1);
+    }
 }
 
 /// A connection that tracks, closed when it is dropped.
@@ -206,7 +247,7 @@ impl Watcher {
     /// Waits until one of the items is another, or the deadline. **Round trips: 1**, 2 to 3 more for the first, which opens the connection.
     ///
     /// # Errors
-    /// Where they cannot be watched: the server cannot be reached, or refuses.
+    /// Where they cannot be watched: the server cannot be reached, or refuses. Of one that cannot be reached all are told so, without a dial, until it is time for the next.
     pub(crate) async fn watch(&self, node: &Arc<Node>, items: &[Watched], deadline: Instant) -> Result<Vec<Reply>> {
         if self.refused.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Unsupported, "the server tracks no keys"));
@@ -249,10 +290,22 @@ impl Watcher {
 
     /// The connection, opened where there is none that lives.
     async fn link(&self, node: &Arc<Node>) -> Result<Arc<Link>> {
-        let mut kept = self.link.lock().await;
-        if let Some(link) = kept.as_ref().filter(|link| !link.waiting.has_ended()) {
-            return Ok(link.clone());
+        let mut kept = self.kept.lock().await;
+        if let Some(link) = kept.link()? {
+            return Ok(link);
         }
+        let opened = self.open(node).await;
+        match &opened {
+            Ok(link) => {
+                kept.opened = Some(Dialled::now(link.traffic.clone()));
+                kept.link = Some(link.clone());
+            }
+            Err(error) => kept.failed(error.clone()),
+        }
+        opened
+    }
+
+    async fn open(&self, node: &Arc<Node>) -> Result<Arc<Link>> {
         let waiting = Arc::new(Waiting::default());
         let (told, ends) = (waiting.clone(), waiting.clone());
         let opened = node.open_pushed(move |push| told.told(&push), move || ends.end()).await?;
@@ -267,14 +320,13 @@ impl Watcher {
         }
         begun?;
         node.runtime.spawn(keep(Arc::downgrade(&link), node.config.timeout * 2, node.counters.clone()));
-        *kept = Some(link.clone());
         Ok(link)
     }
 
     /// Closes the connection, if there is one.
     pub(crate) fn close(&self) {
         // Whoever holds it opens one, and is about to be dropped with the node.
-        if let Some(link) = self.link.try_lock().ok().and_then(|mut link| link.take()) {
+        if let Some(link) = self.kept.try_lock().ok().and_then(|mut kept| kept.link.take()) {
             link.close();
         }
     }

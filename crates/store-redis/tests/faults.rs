@@ -449,6 +449,8 @@ async fn a_cut_before_the_server_tracks_is_not_taken_for_a_refusal() {
                 (ErrorKind::Unavailable, Effect::NotApplied),
                 "{what}: {error}"
             );
+            // Until then nobody dials.
+            tokio::time::sleep(Duration::from_millis(150)).await;
         }
         scene.proxy.set(Fault::Pass);
         assert_eq!(told_of_a_change(&scene).await.unwrap(), Reply::Changed, "{version:?}");
@@ -621,4 +623,26 @@ async fn a_server_that_ends_each_connection_at_once_is_dialled_with_pauses() {
         assert!(Instant::now() < up, "it is never up again");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// A server that takes one connection and no other, and many who wait: whoever comes is told why none is to be had, and one dials now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_whose_connection_cannot_be_opened_do_not_dial_it_each() {
+    let server = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
+    let (addr, dials) = only_the_first(server.addr(), drop).await;
+    let store = Arc::new(open(&format!("redis://{addr}?{PATIENCE}")).await);
+    set(&store, "k", "v").await;
+    let watch = watch_of(&store, "k").await;
+    let until = Instant::now() + Duration::from_secs(2);
+    let wait = async |store: Arc<RedisStore>, watch: Op| {
+        while Instant::now() < until {
+            let error = store.run_one(Ctx::within(Duration::from_secs(20)), watch.clone()).await.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    all_of((0..50).map(|_| Box::pin(wait(store.clone(), watch.clone()))).collect()).await;
+    let dials = dials.load(Ordering::Relaxed);
+    assert!((2..60).contains(&dials), "{dials} dials in 2 s");
+    assert_eq!(store.stats().reconnects, 0);
 }

@@ -477,3 +477,32 @@ async fn what_was_answered_before_scripts_are_loaded_again_stays_answered() {
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
     assert_eq!(store.get(plain.clone()).await.unwrap().expect("it was stored").value, "v");
 }
+
+/// A script begins there, and is refused its first write in words without a code.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_is_not_applied_on_a_cluster_that_serves_reads_while_it_is_down() {
+    for version in RedisVersion::ALL {
+        let reads = patient().arg("cluster-require-full-coverage", "yes").arg("cluster-allow-reads-when-down", "yes");
+        let cluster = RedisCluster::start_with(version, &reads);
+        let config = ClusterConfig::from_url(&format!("{}?timeout_ms=1000", cluster.url())).unwrap();
+        let store = RedisClusterStore::connect(config).await.unwrap();
+        let [gone, served] = ["gone", "served"].map(key);
+        store.put(served.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap();
+        abandon(cluster.nodes(), slot_of(&cluster, &gone)).await;
+        let is_down = |node: &RedisServer| node.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:fail");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !cluster.nodes().iter().all(is_down) {
+            assert!(Instant::now() < deadline, "{version:?}: it serves on");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let began = Instant::now();
+        let error = store.put(served.clone(), PutMode::Set, "w", Ttl::Never).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+        assert!(began.elapsed() >= Duration::from_millis(800), "{version:?}: not tried until the deadline");
+        let said = error.to_string();
+        for part in ["while the cluster is down", "takes no write", "op set", "key \"served\""] {
+            assert!(said.contains(part), "{version:?}: {part:?} is not in: {said}");
+        }
+        assert_eq!(store.get(served).await.unwrap().unwrap().value, "v");
+    }
+}

@@ -6,15 +6,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::*;
-use larder_core::{Effect, ErrorKind, Op, PutMode, Reply, Store, StoreExt, Want};
+use larder_core::{Durability, Effect, ErrorKind, Op, PutMode, Reply, Store, StoreExt, Want};
 use larder_net::all_of;
 use larder_store_redis::RedisStore;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 
 /// A primary and its replica, in sync.
 fn pair(version: RedisVersion) -> (RedisServer, RedisServer) {
-    let primary = RedisServer::start(version, &RedisOptions::new().arg("repl-diskless-sync-delay", "0"));
-    let replica = RedisServer::start(version, &RedisOptions::new().replica_of(primary.addr()));
+    pair_with(version, &RedisOptions::new())
+}
+
+fn pair_with(version: RedisVersion, options: &RedisOptions) -> (RedisServer, RedisServer) {
+    let primary = RedisServer::start(version, &options.clone().arg("repl-diskless-sync-delay", "0"));
+    let replica = RedisServer::start(version, &options.clone().replica_of(primary.addr()));
     let deadline = Instant::now() + Duration::from_secs(20);
     while replica.info("replication", "master_link_status") != "up"
         || primary.info("replication", "connected_slaves") != "1"
@@ -200,4 +204,62 @@ async fn a_refusal_stands_though_too_few_replicas_confirm() {
     assert_eq!((error.known_effect(), store.stats().scripts_reloaded), (Effect::Unknown, 1), "{error}");
     replica.cont();
     assert_eq!(settled(&store, "k").await, "ab");
+}
+
+/// A failover takes what one of them had acknowledged that the other had not, whoever is connected to whom when the store looks.
+#[tokio::test]
+async fn a_server_that_has_or_had_a_replica_promises_no_more_than_a_failover_leaves() {
+    for version in RedisVersion::ALL {
+        let (primary, mut replica) = pair_with(version, &RedisOptions::new().appendonly());
+        let durability = async |server: &RedisServer| open(&server.url()).await.profile().durability;
+        assert_eq!(durability(&primary).await, Durability::Recent);
+        // Made a primary just now, as by a failover.
+        assert_eq!(replica.command(&["REPLICAOF", "NO", "ONE"]).text(), "OK");
+        assert_eq!(replica.info("replication", "connected_slaves"), "0");
+        assert_eq!(durability(&replica).await, Durability::Recent, "{version:?}");
+        replica.kill9();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while primary.info("replication", "connected_slaves") != "0" {
+            assert!(Instant::now() < deadline, "the replica does not leave");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(durability(&primary).await, Durability::Recent, "{version:?}");
+    }
+}
+
+/// The exception that is documented: what comes later is noticed with the next connection.
+#[tokio::test]
+async fn a_replica_that_comes_later_is_noticed_with_the_next_connection() {
+    let options = RedisOptions::new().appendonly();
+    let server = RedisServer::start(RedisVersion::Redis8, &options.clone().arg("repl-diskless-sync-delay", "0"));
+    let store = open(&server.url()).await;
+    assert_eq!(store.profile().durability, Durability::Disk);
+    let _replica = RedisServer::start(RedisVersion::Redis8, &options.replica_of(server.addr()));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.info("replication", "connected_slaves") != "1" {
+        assert!(Instant::now() < deadline, "the replica does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    set(&store, "k", "v").await;
+    assert_eq!(store.profile().durability, Durability::Disk);
+    assert!(!server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).is_error());
+    wait_until_up(&store).await;
+    assert_eq!(store.profile().durability, Durability::Recent);
+}
+
+/// The exception that is documented: what it acknowledges then is dropped with its next sync, and this client is not told.
+#[tokio::test]
+async fn a_server_that_takes_writes_as_a_replica_is_warned_of() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new().arg("replica-read-only", "no"));
+        let primary = RedisServer::start(version, &RedisOptions::new());
+        let store = open(&server.url()).await;
+        let warnings = &store.profile().warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("set replica-read-only yes"), "{warnings:?}");
+        let port = primary.addr().port().to_string();
+        assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", &port]).text(), "OK");
+        set(&store, "k", "v").await;
+        assert_eq!(server.info("replication", "role"), "slave", "{version:?}");
+    }
 }

@@ -263,6 +263,24 @@ async fn the_profile_tells_of_the_cluster() {
     }
 }
 
+/// Replicas come and move unseen: a primary that a failover has just made, or whose replica is down for a moment, tells of none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_never_promises_what_a_failover_takes() {
+    let mut cluster = RedisCluster::start_with(RedisVersion::Redis8, &RedisOptions::new().appendonly());
+    let store = open(&cluster.url()).await;
+    assert_eq!((store.profile().durability, store.profile().warnings.len()), (Durability::Recent, 0));
+    (3..6).for_each(|replica| cluster.node_mut(replica).kill9());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while (0..3).any(|primary| cluster.nodes()[primary].info("replication", "connected_slaves") != "0") {
+        assert!(Instant::now() < deadline, "the replicas do not leave");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let profile = open(&cluster.url()).await.profile();
+    assert_eq!(profile.durability, Durability::Recent);
+    assert!(profile.may_lose_one());
+    contains(&profile.warnings[0], &["3 of 3 primaries had no replica when they were last connected to"]);
+}
+
 /// What it is set up to evict or lose nobody knows before it tells.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_primary_has_told_nothing_the_profile_promises_nothing_for_it() {

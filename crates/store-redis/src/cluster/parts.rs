@@ -26,10 +26,7 @@ use crate::scripts::Script;
 
 /// Times that one op follows a redirection.
 const REDIRECTIONS_MAX: u32 = 8;
-/// Times that one op is tried again after a refusal or a lost connection, within its deadline: no fewer than the longest timeout has room for, so that it
-/// is the deadline that ends them. (A failover takes as long as it takes, and a count of tries that passes quickly would end before it.)
-const TRIES_MAX: u32 = 10_000;
-/// Between two tries of an op that no node took.
+/// Between two tries of an op that no node took. It is the deadline that ends them: a failover takes as long as it takes.
 const TRIES: Backoff =
     Backoff { first: Duration::from_millis(4), max: Duration::from_millis(150), min: Duration::ZERO };
 
@@ -42,7 +39,8 @@ struct Pending {
     /// Where a node sent it, instead of where the map says.
     redirected: Option<(Arc<Member>, Asking)>,
     redirections: u32,
-    tries: u32,
+    /// It was refused, or sent nowhere, at least once.
+    is_again: bool,
     /// Why it is not done: what is told if time runs out.
     refusal: Option<Error>,
 }
@@ -148,7 +146,7 @@ impl<'a> Run<'a> {
     /// Sorts what is pending by node. What nobody serves stays pending, refused.
     fn parts(&mut self, topology: &Topology) -> SmallVec<[Part; 1]> {
         let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
-        let is_again = self.pending.iter().any(|pending| pending.redirected.is_some() || pending.tries > 0);
+        let is_again = self.pending.iter().any(|pending| pending.redirected.is_some() || pending.is_again);
         // An earlier op on the same key says where a later one goes: they must not overtake each other.
         let firsts = if is_again { order::firsts(self.pending.len(), |index| self.key(index)) } else { Vec::new() };
         for index in 0..self.pending.len() {
@@ -296,7 +294,7 @@ impl<'a> Run<'a> {
                     Err(error) => self.again(index, error, true),
                 }
             }
-            "CLUSTERDOWN" => {
+            _ if Refusal::is_cluster_down(error) => {
                 let error = self.cluster_down(self.pending[index].slot, &format!("{code} {words}"));
                 let error = error.op(&self.batch[self.pending[index].at]).store(member.node.name());
                 self.again(index, error, true);
@@ -312,15 +310,17 @@ impl<'a> Run<'a> {
     fn cluster_down(&self, slot: Slot, said: &str) -> Error {
         let map = &self.nodes.topology().map;
         let is_whole = said.contains("cluster is down");
+        // Reads may be served all the same.
+        let serves_no = if said.contains("read") { "takes no write" } else { "serves no key" };
         let detail = match map.owner(slot) {
             Some(_) if is_whole && map.served() < SLOTS => format!(
-                "the slot {slot} of this key has its primary, but {} of 16384 slots have none, and without them the cluster serves no key ({said}): \
+                "the slot {slot} of this key has its primary, but {} of 16384 slots have none, and without them the cluster {serves_no} ({said}): \
                  bring their primary back, or assign them (redis-cli --cluster fix), or set cluster-require-full-coverage no",
                 SLOTS - map.served()
             ),
             Some(_) if is_whole => format!(
                 "every slot has a primary, that of this key, {slot}, too, but one of them is down and none has taken its place yet, or most cannot be \
-                 reached, and until then the cluster serves no key ({said}): bring them back, or set cluster-require-full-coverage no"
+                 reached, and until then the cluster {serves_no} ({said}): bring them back, or set cluster-require-full-coverage no"
             ),
             _ => format!(
                 "the cluster does not serve the slot {slot} of this key ({said}): a primary is down and none has taken its place yet, or the slot \
@@ -348,13 +348,9 @@ impl<'a> Run<'a> {
             self.nodes.refresh();
         }
         let pending = &mut self.pending[index];
-        pending.tries += 1;
+        pending.is_again = true;
         pending.redirected = None;
-        if pending.tries <= TRIES_MAX {
-            pending.refusal = Some(refusal);
-        } else {
-            self.failed(index, refusal);
-        }
+        pending.refusal = Some(refusal);
     }
 
     /// An op that was refused is not tried again where a later one on its key has run, or may have: the refusal is its outcome.
@@ -381,7 +377,7 @@ impl<'a> Run<'a> {
 impl Pending {
     fn new(at: usize, op: &Op, command: Command) -> Pending {
         let slot = Slot::of(&physical(op));
-        Pending { at, slot, command, redirected: None, redirections: 0, tries: 0, refusal: None }
+        Pending { at, slot, command, redirected: None, redirections: 0, is_again: false, refusal: None }
     }
 }
 

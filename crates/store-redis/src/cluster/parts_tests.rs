@@ -50,6 +50,7 @@ async fn what_a_node_refuses_for_now_is_tried_again_until_it_is_done_or_the_dead
         "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
         "CLUSTERDOWN The cluster is down",
         "READONLY You can't write against a read only replica.",
+        "ERR Script attempted to execute a write command while the cluster is down and readonly script: 0519ba, on @user_script:9.",
     ];
     for refusal in refusals.map(|said| format!("-{said}")) {
         let before = serves.heard().len();
@@ -115,4 +116,20 @@ async fn asking_that_is_refused_is_named() {
         other.answers("GET K", &[NIL]);
         assert_eq!(store.run_one(Ctx::default(), get()).await.unwrap(), Reply::Miss);
     }
+}
+
+/// Another map would not change it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_is_forbidden_has_no_map_looked_at() {
+    let (serves, _other, store) = two().await;
+    serves.answers("CLIENT TRACKING", &["-NOPERM User joe has no permissions to run the 'client|tracking' command"]);
+    let looks = store.stats().maps_read;
+    for _ in 0..3 {
+        let watch = Op::watch(Key::new("k").unwrap(), None);
+        let error = store.run_one(Ctx::default(), watch).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unsupported, Effect::NotApplied), "{error}");
+    }
+    // One that was asked for would be under way.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((store.stats().maps_read - looks, serves.heard().len()), (0, 1));
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Error, Replies, Reply};
+use larder_core::{Batch, Error, ErrorKind, Replies, Reply};
 
 use super::nodes::{Member, Nodes};
 use super::parts::uncovered;
@@ -24,7 +24,7 @@ struct Part {
     places: Vec<usize>,
 }
 
-/// Times that a watch is tried by a newer map.
+/// Times that a watch is tried by a newer map, where it failed for now.
 const TRIES_MAX: u32 = 3;
 /// How long a newer map is waited for.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -32,13 +32,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Waits until one of the items is another, or the deadline. **Round trips: 1** a node, all at once; more for the first on each, which opens a
 /// connection, and where the map was old. Where one cannot be watched just now (its slot has no primary, or is on its way), all answer that.
 pub(super) async fn watch(nodes: &Nodes, batch: &Batch, deadline: Instant) -> Replies {
+    let refused = |error: Error| batch.iter().map(|op| Err(error.clone().op(op))).collect();
     for _ in 1..TRIES_MAX {
         match watch_once(nodes, batch, deadline).await {
             Ok(replies) => return replies,
-            Err(_) => nodes.refreshed(PAUSE, deadline).await,
+            Err(error) if error.kind() == ErrorKind::Unavailable => nodes.refreshed(PAUSE, deadline).await,
+            Err(error) => return refused(error),
         }
     }
-    let refused = |error: Error| batch.iter().map(|op| Err(error.clone().op(op))).collect();
     watch_once(nodes, batch, deadline).await.unwrap_or_else(refused)
 }
 

@@ -38,6 +38,13 @@ impl Refusal {
         is(error, "READONLY")
     }
 
+    /// True if a node of a cluster refuses for the sake of the cluster. To a script that it lets begin, since it lets reads be done (`cluster-allow-reads-when-down`),
+    /// it says so without the code: `ERR Script attempted to execute a write command while the cluster is down and readonly`, before 7.0 `Lua script attempted …`.
+    pub(crate) fn is_cluster_down(error: &ServerError) -> bool {
+        let in_script = error.details().is_some_and(|words| words.contains("while the cluster is down"));
+        error.code() == "CLUSTERDOWN" || (in_script && error.code() != HALF)
+    }
+
     /// True if it is a `WAIT` that was refused since the server is a replica.
     pub(crate) fn is_wait_of_replica(error: &ServerError) -> bool {
         error.details().is_some_and(|words| words.contains("replica instances"))
@@ -131,11 +138,15 @@ pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
         return told(ErrorKind::Unavailable, format!("the server refuses for now: {said}"));
     }
     match code {
+        _ if Refusal::is_cluster_down(error) => told(
+            ErrorKind::Unavailable,
+            format!("the cluster is down, or does not serve the slot of this key ({said})"),
+        ),
         "NOAUTH" | "WRONGPASS" => told(
             ErrorKind::Config,
             format!("the server wants a password: {said}; put it in the URL, redis://user:password@host"),
         ),
-        "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => told(
+        "MOVED" | "ASK" | "CROSSSLOT" | "TRYAGAIN" => told(
             ErrorKind::Unavailable,
             format!("the server is a node of a cluster, and the key is not served by it ({said})"),
         ),
@@ -171,6 +182,11 @@ mod tests {
             ),
             ("READONLY You can't write against a read only replica.", ErrorKind::Unavailable),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", ErrorKind::LayoutMismatch),
+            (
+                "Script attempted to execute a write command while the cluster is down and readonly",
+                ErrorKind::Unavailable,
+            ),
+            ("Lua script attempted to execute a command while the cluster is down", ErrorKind::Unavailable),
         ] {
             let call = "ERR Error running script (call to f_0519ba): @user_script:6: @user_script: 6: -";
             for frame in ["", call, "@user_script: 14: -", "ERR "] {
@@ -178,8 +194,12 @@ mod tests {
                 let told = refused(&error);
                 assert_eq!((told.kind(), told.known_effect()), (kind, Effect::NotApplied), "{frame}{words}: {told}");
                 assert_eq!(Refusal::is_read_only(&error), words.starts_with("READONLY"), "{frame}{words}");
+                assert_eq!(Refusal::is_cluster_down(&error), words.contains("cluster is down"), "{frame}{words}");
             }
         }
+        let half =
+            said("HALF SADD ERR Script attempted to execute a write command while the cluster is down and readonly");
+        assert!(!Refusal::is_cluster_down(&half) && half_done(&half).unwrap().is_unknown(), "it has written by then");
         for words in ["ERR OOMPH", "ERR no-OOM here", "ERR the word OOM in it"] {
             let told = refused(&said(words));
             assert_eq!((told.kind(), told.known_effect()), (ErrorKind::Protocol, Effect::Unknown), "{words}");

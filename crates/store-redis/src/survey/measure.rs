@@ -7,7 +7,7 @@ use larder_core::survey::{DataType, Measured, Pace, Part, Sample, Shape};
 use larder_core::{Ctx, Result};
 use redis::{Pipeline, Value};
 
-use super::{Asker, bytes, unless_moved};
+use super::{Asker, bytes, pause, unless_moved};
 use crate::node::Node;
 
 /// Keys that are looked at in one piece.
@@ -25,7 +25,7 @@ pub(super) async fn measure(node: &Arc<Node>, ctx: Ctx, pace: Pace, keys: &[&Sam
     if keys.is_empty() {
         return Ok(all);
     }
-    let mut asker = Asker::open(node, &["MEMORY"]).await?;
+    let mut asker = Asker::open(node, ctx, &["MEMORY"]).await?;
     for piece in keys.chunks(KEYS_A_PIECE) {
         let begun = Instant::now();
         let mut measured = sizes(&mut asker, ctx, piece).await?;
@@ -33,7 +33,7 @@ pub(super) async fn measure(node: &Arc<Node>, ctx: Ctx, pace: Pace, keys: &[&Sam
         // An element is asked after as a key is.
         let asked = piece.len() + measured.iter().flatten().map(|measured| measured.shapes.len()).sum::<usize>();
         all.append(&mut measured);
-        tokio::time::sleep(pace.pause(asked, begun.elapsed())).await;
+        pause(ctx, pace.pause(asked, begun.elapsed())).await;
     }
     Ok(all)
 }

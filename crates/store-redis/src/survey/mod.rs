@@ -111,12 +111,19 @@ impl Drop for Asker {
 
 impl Asker {
     /// For questions by these commands.
-    async fn open(node: &Arc<Node>, by: &[&str]) -> Result<Asker> {
+    async fn open(node: &Arc<Node>, ctx: Ctx, by: &[&str]) -> Result<Asker> {
         let unknown = node.info().unwrap_or_default().unknown;
         for command in by {
             unknown.refuse(command).map_err(|refusal| needs(command, &refusal))?;
         }
-        let (conn, _, task) = node.open_pushed(|_| (), || ()).await?;
+        // The dial has a limit of its own, too.
+        let dial = node.open_pushed(|_| (), || ());
+        let opened = match ctx.deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), dial).await.ok(),
+            None => Some(dial.await),
+        };
+        let late = || Error::new(ErrorKind::Timeout, "no connection before the deadline");
+        let (conn, _, task) = opened.ok_or_else(late)??;
         let mut asker = Asker { conn, task, timeout: node.config.timeout };
         let mut pipeline = Pipeline::new();
         pipeline.cmd("CLIENT").arg("NO-TOUCH").arg("ON");
@@ -125,7 +132,7 @@ impl Asker {
             pipeline.cmd("READONLY");
         }
         // A server that does not know it answers an error, which says nothing more.
-        asker.ask(Ctx::default(), &pipeline).await?;
+        asker.ask(ctx, &pipeline).await?;
         Ok(asker)
     }
 
@@ -154,7 +161,7 @@ async fn walk(
     looked_at: &mut u64,
     tell: &mut (dyn FnMut(Told<'_>) + Send),
 ) -> Result<()> {
-    let mut asker = Asker::open(node, &["SCAN", "TYPE", "OBJECT"]).await?;
+    let mut asker = Asker::open(node, ctx, &["SCAN", "TYPE", "OBJECT"]).await?;
     let mut cursor = b"0".to_vec();
     loop {
         let begun = Instant::now();
@@ -168,10 +175,17 @@ async fn walk(
             return Ok(());
         }
         cursor = next;
+        pause(ctx, pace.pause(keys.len(), begun.elapsed())).await;
         if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Error::new(ErrorKind::Timeout, format!("the deadline came after {looked_at} keys")));
         }
-        tokio::time::sleep(pace.pause(keys.len(), begun.elapsed())).await;
+    }
+}
+
+/// A pause between pieces, to the deadline at the most.
+async fn pause(ctx: Ctx, pause: Duration) {
+    if let Some(until) = ctx.at_most(pause).deadline {
+        tokio::time::sleep_until(until.into()).await;
     }
 }
 

@@ -1,6 +1,9 @@
 //! Short ways to say things.
 #![allow(dead_code, unreachable_pub)]
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -9,6 +12,7 @@ use larder_core::{
     Verb, Want,
 };
 use larder_store_redis::{Config, RedisStore};
+use tokio::net::{TcpListener, TcpStream};
 
 /// The server is there: a dial that a busy machine let wait too long is tried again.
 pub async fn open(url: &str) -> RedisStore {
@@ -86,4 +90,26 @@ pub async fn a_cas(store: &RedisStore) -> Cas {
 
 pub async fn cas_of(store: &RedisStore, name: &str) -> Cas {
     one(store, Op::get(key(name), Want::CAS)).await.unwrap().into_item().and_then(|item| item.cas).unwrap()
+}
+
+/// An address by which the first connection reaches a server, and the number of all others, to which something else is done.
+pub async fn only_the_first(
+    server: SocketAddr,
+    mut others: impl FnMut(TcpStream) + Send + 'static,
+) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (addr, dials) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let dialled = dials.clone();
+    tokio::spawn(async move {
+        let (mut first, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let mut server = TcpStream::connect(server).await.unwrap();
+            _ = tokio::io::copy_bidirectional(&mut first, &mut server).await;
+        });
+        while let Ok((other, _)) = listener.accept().await {
+            dialled.fetch_add(1, Ordering::Relaxed);
+            others(other);
+        }
+    });
+    (addr, dials)
 }

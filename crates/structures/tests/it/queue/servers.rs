@@ -75,6 +75,14 @@ impl fmt::Debug for Silent {
 /// Far less than a call has, and more than a busy machine takes.
 const SOON: Duration = Duration::from_millis(1_500);
 
+/// A handle of one to whom the server of this key is down, until its store answers otherwise.
+async fn who_cannot_reach(kind: Kind, store: &StoreRef, key: Key) -> (Arc<Answering>, Line) {
+    let answering = Answering::new(store);
+    let line = Line::open(kind, &answering.shared(), &small()).await;
+    answering.by(move |op| (op.key == key).then(|| down(op)));
+    (answering, line)
+}
+
 /// Of three segments, an item each, all is claimed, and nothing is left of the second, which nobody has removed; then some are pushed. Returns the key of the second.
 async fn with_a_drained_segment(kind: Kind, store: &StoreRef, items: u64) -> Key {
     let one = Line::open(kind, store, &small()).await;
@@ -86,10 +94,7 @@ async fn with_a_drained_segment(kind: Kind, store: &StoreRef, items: u64) -> Key
     let drained = key(kind, store, Some(1)).await;
     one.push_all((0..items).map(|n| format!("item {n}"))).await.unwrap();
     // By one who has not read it, and cannot.
-    let answering = Answering::new(store);
-    let other = Line::open(kind, &answering.shared(), &small()).await;
-    let is_down = drained.clone();
-    answering.by(move |op| (op.key == is_down).then(|| down(op)));
+    let (_, other) = who_cannot_reach(kind, store, drained.clone()).await;
     other.ack(claims[1].id()).await.unwrap();
     drained
 }
@@ -99,9 +104,7 @@ async fn what_can_be_taken_is_taken_where_a_used_up_segments_server_is_down() {
     for kind in BOTH {
         let store = several();
         let drained = with_a_drained_segment(kind, &store, 4).await;
-        let answering = Answering::new(&store);
-        let line = Line::open(kind, &answering.shared(), &small()).await;
-        answering.by(move |op| (op.key == drained).then(|| down(op)));
+        let (_, line) = who_cannot_reach(kind, &store, drained).await;
         for n in 0..4 {
             let item = if n % 2 == 0 { line.pop().await } else { Ok(Some(line.take().await.item().clone())) };
             assert!(item.unwrap().is_some(), "{kind:?}, item {n}");
@@ -120,9 +123,7 @@ async fn nobody_is_told_that_there_is_nothing_where_a_used_up_segments_server_is
     for kind in BOTH {
         let store = several();
         let drained = with_a_drained_segment(kind, &store, 1).await;
-        let answering = Answering::new(&store);
-        let line = Line::open(kind, &answering.shared(), &small()).await;
-        answering.by(move |op| (op.key == drained).then(|| down(op)));
+        let (answering, line) = who_cannot_reach(kind, &store, drained).await;
         let claim = line.take().await;
         let error = line.pop().await.unwrap_err();
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{kind:?}");

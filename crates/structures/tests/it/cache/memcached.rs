@@ -189,7 +189,7 @@ async fn no_invalidation_is_undone_behind_a_bad_network() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     // Of all columns together: in one of them both connections may be down from the beginning, and most calls fail at once.
-    let mut served = 0;
+    let (mut served, mut faults) = (0, 0);
     for (version, dialect) in COLUMNS {
         let server = Memcached::start(version, &[]);
         let proxy = Proxy::start(server.addr());
@@ -208,8 +208,8 @@ async fn no_invalidation_is_undone_behind_a_bad_network() {
         for task in tasks {
             task.await.unwrap();
         }
-        assert!(proxy.counts().faults() > 5, "{:?}", proxy.counts());
+        faults += proxy.counts().faults();
         served += truth.served.load(Ordering::SeqCst);
     }
-    assert!(served > 20, "{served}");
+    assert!(faults > 20 && served > 20, "{faults} {served}");
 }

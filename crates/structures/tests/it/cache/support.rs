@@ -140,7 +140,11 @@ pub(crate) async fn churn(cache: Cache, truth: Arc<Truth>, seed: u64, turns: u32
             continue;
         }
         let least = truth.invalidated.load(Ordering::SeqCst);
-        let Ok(lookup) = cache.lookup("k").await else { continue };
+        let Ok(lookup) = cache.lookup("k").await else {
+            // While a client waits before it dials again, its calls fail at once: all turns would be over before it is back.
+            tokio::time::sleep(Duration::from_millis(rng.u64(..20))).await;
+            continue;
+        };
         let cached = match lookup {
             Lookup::Found(cached) => cached,
             Lookup::Rebuild(rebuild) => {

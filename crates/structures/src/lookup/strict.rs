@@ -141,9 +141,12 @@ mod tests {
         writer.into_inner().unwrap()
     }
 
+    fn bytes() -> impl Strategy<Value = u8> {
+        prop_oneof![Just(b','), Just(b'"'), Just(b'\n'), Just(b'\r'), Just(b'a'), any::<u8>()]
+    }
+
     fn texts() -> impl Strategy<Value = (Vec<Vec<Vec<u8>>>, Vec<u8>, usize)> {
-        let byte = prop_oneof![Just(b','), Just(b'"'), Just(b'\n'), Just(b'\r'), Just(b'a'), any::<u8>()];
-        let field = prop::collection::vec(byte, 0..6);
+        let field = prop::collection::vec(bytes(), 0..6);
         let records = prop::collection::vec(prop::collection::vec(field, 1..5), 0..6);
         let style = prop_oneof![Just(QuoteStyle::Always), Just(QuoteStyle::Necessary)];
         let terminator = prop_oneof![Just(Terminator::CRLF), Just(Terminator::Any(b'\n'))];
@@ -172,7 +175,7 @@ mod tests {
         }
 
         #[test]
-        fn without_quotes_whatever_comes_is_read(text in prop::collection::vec(any::<u8>(), 0..99), step in 1usize..9) {
+        fn without_quotes_whatever_comes_is_read(text in prop::collection::vec(bytes(), 0..99), step in 1usize..9) {
             let strict = Strict::new(Trickle(&text, step), b'\t', false);
             prop_assert_eq!(records(strict, b'\t', false).unwrap(), records(Trickle(&text, step), b'\t', false).unwrap());
         }
@@ -187,6 +190,20 @@ mod tests {
             let read = strict(b"5\" disk, \"b\"\n\"\",\"\"\"\"", step).unwrap();
             assert_eq!(read, [vec!["5\" disk", " \"b\""], vec!["", "\""]]);
         }
+    }
+
+    #[test]
+    fn a_quote_is_none_where_there_are_none() {
+        let mut strict = Strict::new(Trickle(b"\"a\nb\t\"c\"d\n", 3), b'\t', false);
+        let read = records(&mut strict, b'\t', false).unwrap();
+        assert_eq!(read, [vec!["\"a"], vec!["b", "\"c\"d"]]);
+    }
+
+    #[test]
+    fn a_record_of_two_megabytes_is_read() {
+        const BYTES: u64 = 2 << 20;
+        let strict = &mut Strict::new(io::repeat(b'a').take(BYTES), b',', true);
+        assert_eq!(io::copy(strict, &mut io::sink()).unwrap(), BYTES);
     }
 
     #[test]

@@ -705,6 +705,29 @@ mod tests {
         }
     }
 
+    /// Whoever was given a lease is to have most of it when he hears of it.
+    #[tokio::test]
+    async fn a_note_has_a_quarter_of_the_lease_that_was_given() {
+        let answering = Answering::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+        let mut consumer = consumer(&answering.shared()).await;
+        let (state, mut shelf) = drained(1);
+        shelf.keep(0, None, state.tail, state.seq);
+        consumer.view = consumer.view.map(|view| View { state, ..view });
+        consumer.shelf = shelf;
+        consumer.removals.may_evict = true;
+        consumer.removals.known.insert(100, Removal::Removed);
+        answering.asked();
+        let begin = ambient::now();
+        let lease_end = begin + Duration::from_millis(200);
+        consumer.clear_up(Ctx { deadline: Some(begin + Duration::from_secs(60)) }, Some(lease_end)).await;
+        let asked = answering.asked();
+        let writes = |batch: &Batch| batch.iter().any(|op| matches!(op.verb, Verb::Put { .. }));
+        let (ctx, _) = asked.iter().find(|(_, batch)| writes(batch)).expect("it was to be noted");
+        let given = ctx.deadline.expect("it has an end").saturating_duration_since(begin);
+        // 50 ms, and three quarters of the time that the machine stood still for before that was reckoned.
+        assert!(given >= Duration::from_millis(50) && given < Duration::from_millis(250), "{given:?}");
+    }
+
     /// What others have to know may have to wait for a later call, as where the state has no room for it: this one does not.
     #[tokio::test(start_paused = true)]
     async fn a_call_that_can_note_nothing_now_does_not_wait() {

@@ -17,7 +17,7 @@ mod notes;
 mod openings;
 mod pushes;
 mod removal;
-mod servers;
+mod scattered;
 mod stores;
 pub(crate) mod support;
 mod takes;

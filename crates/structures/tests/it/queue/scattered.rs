@@ -136,6 +136,29 @@ async fn nobody_is_told_that_there_is_nothing_where_a_used_up_segments_server_is
     }
 }
 
+/// Slow is not down: what it says is waited for before anybody is told that there is nothing.
+#[tokio::test(start_paused = true)]
+async fn a_used_up_segments_server_that_is_slow_is_waited_for() {
+    for kind in BOTH {
+        let store = several();
+        let drained = with_a_drained_segment(kind, &store, 1).await;
+        let between = Between::new(&store);
+        let line = Line::open(kind, &between.shared(), &small()).await;
+        let asks = move |batch: &Batch| batch.iter().any(|op| op.key == drained);
+        between.answer(move |store, batch| {
+            let (store, batch) = (store.clone(), batch.clone());
+            asks(&batch).then(|| -> Answer {
+                Box::pin(async move {
+                    tokio::time::sleep(Duration::from_millis(60)).await;
+                    store.run(Ctx::default(), batch).await
+                })
+            })
+        });
+        assert!(line.pop().await.unwrap().is_some(), "{kind:?}");
+        assert_eq!(line.pop().await.unwrap(), None, "{kind:?}");
+    }
+}
+
 /// Nobody tries again for what he does not need.
 #[tokio::test]
 async fn what_is_looked_at_on_the_way_and_fails_costs_no_round_trip() {

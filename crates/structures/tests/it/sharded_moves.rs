@@ -116,23 +116,27 @@ async fn a_resharding_whose_plan_is_gone_when_its_shards_are_made_removes_them_a
 /// To make its shards takes each of them longer than the others wait at first, who take it for dead.
 #[tokio::test(start_paused = true)]
 async fn reshardings_that_clear_each_others_plans_away_come_to_an_end() {
-    let (_, store) = memory();
-    forty(&store).await;
-    let slow = Between::new(&store);
-    let makes = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Add, .. });
-    slow.answer(move |store, batch| {
-        let (store, batch) = (store.clone(), batch.clone());
-        batch.iter().any(makes).then(|| -> Answer {
-            Box::pin(async move {
-                tokio::time::sleep(Duration::from_secs(3)).await;
-                store.run(Ctx::default(), batch).await
+    for are_three in [false, true] {
+        let (_, store) = memory();
+        forty(&store).await;
+        let slow = Between::new(&store);
+        let makes = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Add, .. });
+        slow.answer(move |store, batch| {
+            let (store, batch) = (store.clone(), batch.clone());
+            batch.iter().any(makes).then(|| -> Answer {
+                Box::pin(async move {
+                    tokio::time::sleep(Duration::from_secs(3)).await;
+                    store.run(Ctx::default(), batch).await
+                })
             })
-        })
-    });
-    let (one, two, three) = (set(&slow.shared(), 2).await, set(&slow.shared(), 2).await, set(&slow.shared(), 2).await);
-    let (one, two, three) = tokio::join!(one.reshard(3), two.reshard(4), three.reshard(5));
-    for (nth, outcome) in [one, two, three].into_iter().enumerate() {
-        outcome.unwrap_or_else(|error| panic!("resharding {nth}: {error}"));
+        });
+        let (one, two) = (set(&slow.shared(), 2).await, set(&slow.shared(), 2).await);
+        let three = set(&slow.shared(), 2).await;
+        let third = async { if are_three { three.reshard(5).await } else { Ok(()) } };
+        let (one, two, third) = tokio::join!(one.reshard(3), two.reshard(4), third);
+        for (nth, outcome) in [one, two, third].into_iter().enumerate() {
+            outcome.unwrap_or_else(|error| panic!("resharding {nth}, three: {are_three}: {error}"));
+        }
+        assert_eq!(set(&store, 2).await.len().await.unwrap(), 40);
     }
-    assert_eq!(set(&store, 2).await.len().await.unwrap(), 40);
 }

@@ -113,30 +113,49 @@ async fn a_resharding_whose_plan_is_gone_when_its_shards_are_made_removes_them_a
     assert_eq!(late.len().await.unwrap(), 40);
 }
 
+/// A store on which it takes so long to make anything.
+fn slow_to_make(store: &StoreRef, takes: Duration) -> StoreRef {
+    let makes = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Add, .. });
+    let slow = Between::new(store);
+    slow.answer(move |store, batch| {
+        let (store, batch) = (store.clone(), batch.clone());
+        batch.iter().any(makes).then(|| -> Answer {
+            Box::pin(async move {
+                tokio::time::sleep(takes).await;
+                store.run(Ctx::default(), batch).await
+            })
+        })
+    });
+    slow.shared()
+}
+
 /// To make its shards takes each of them longer than the others wait at first, who take it for dead.
 #[tokio::test(start_paused = true)]
 async fn reshardings_that_clear_each_others_plans_away_come_to_an_end() {
-    for are_three in [false, true] {
-        let (_, store) = memory();
-        forty(&store).await;
-        let slow = Between::new(&store);
-        let makes = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Add, .. });
-        slow.answer(move |store, batch| {
-            let (store, batch) = (store.clone(), batch.clone());
-            batch.iter().any(makes).then(|| -> Answer {
-                Box::pin(async move {
-                    tokio::time::sleep(Duration::from_secs(3)).await;
-                    store.run(Ctx::default(), batch).await
-                })
-            })
-        });
-        let (one, two) = (set(&slow.shared(), 2).await, set(&slow.shared(), 2).await);
-        let three = set(&slow.shared(), 2).await;
-        let third = async { if are_three { three.reshard(5).await } else { Ok(()) } };
-        let (one, two, third) = tokio::join!(one.reshard(3), two.reshard(4), third);
-        for (nth, outcome) in [one, two, third].into_iter().enumerate() {
-            outcome.unwrap_or_else(|error| panic!("resharding {nth}, three: {are_three}: {error}"));
-        }
-        assert_eq!(set(&store, 2).await.len().await.unwrap(), 40);
+    let (_, store) = memory();
+    forty(&store).await;
+    let slow = slow_to_make(&store, Duration::from_secs(3));
+    let (one, two, three) = (set(&slow, 2).await, set(&slow, 2).await, set(&slow, 2).await);
+    let (one, two, three) = tokio::join!(one.reshard(3), two.reshard(4), three.reshard(5));
+    for (nth, outcome) in [one, two, three].into_iter().enumerate() {
+        outcome.unwrap_or_else(|error| panic!("resharding {nth}: {error}"));
     }
+    assert_eq!(set(&store, 2).await.len().await.unwrap(), 40);
+}
+
+/// The second one takes the first for dead after 2 s, and the first the second; then the second leaves the first the 4 s that it needs.
+#[tokio::test(start_paused = true)]
+async fn who_took_a_live_one_for_dead_waits_for_twice_as_long() {
+    let (_, store) = memory();
+    forty(&store).await;
+    let one = set(&slow_to_make(&store, Duration::from_millis(4_000)), 2).await;
+    let two = set(&slow_to_make(&store, Duration::from_millis(4_500)), 2).await;
+    let begin = Instant::now();
+    let first = async {
+        one.reshard(3).await.unwrap();
+        begin.elapsed()
+    };
+    let (first, second) = tokio::join!(first, two.reshard(4));
+    second.unwrap();
+    assert!(first < Duration::from_secs(12), "{first:?}");
 }

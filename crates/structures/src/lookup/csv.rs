@@ -211,6 +211,15 @@ mod tests {
     }
 
     #[test]
+    fn quotes_are_text_where_there_are_none() {
+        let text = "id\tsize\n1\t\"A\" and \"B\"\n2\t\"C\n";
+        let options = CsvOptions::new().delimiter(b'\t');
+        assert!(options.clone().read(text.as_bytes()).is_err());
+        let read = options.quoting(false).read(text.as_bytes()).unwrap();
+        assert_eq!((read.len(), read.row(1).fields), (2, &b"\x02\"C"[..]));
+    }
+
+    #[test]
     fn broken_rows_are_told_by_row_and_line() {
         for (text, said) in [
             ("", "there is no header"),

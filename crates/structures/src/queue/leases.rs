@@ -124,3 +124,36 @@ impl Consumer {
         Arc::new(left)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn of_claims_the_first_ends_first_and_one_that_is_over_is_given_up() {
+        let now = ambient::now();
+        let item = |id: u64, until: Instant| {
+            Ok(Given::Item { bytes: Bytes::new(), attempts: 1, claim: Some(Claimed { id, until }) })
+        };
+        let later = now + Duration::from_secs(60);
+        let popped = Ok(Given::Item { bytes: Bytes::new(), attempts: 1, claim: None });
+        let all: Outcomes =
+            Arc::new(HashMap::from([(1, item(71, later)), (2, item(72, now)), (3, popped), (4, Ok(Given::Nothing))]));
+        assert_eq!(Claimed::first_end(&all), Some(now));
+        let overdue = Claimed::overdue(&all);
+        assert_eq!(overdue.iter().map(|up| (up.ticket, up.claim)).collect::<Vec<_>>(), [(2, 72)]);
+    }
+
+    #[test]
+    fn a_time_without_an_end_to_speak_of_is_a_hundred_years() {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let (now, end) = (ambient::now(), after(Duration::MAX));
+        assert!(end >= now + DAY * 36_500 && end < now + DAY * 36_501);
+        assert!(after(DAY) < now + 2 * DAY);
+    }
+}

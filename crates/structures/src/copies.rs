@@ -172,10 +172,10 @@ mod tests {
         let (store, name): (StoreRef, _) = (Arc::new(Three::new()), Name::new("c").unwrap());
         let manifest = Manifest { copies: 3, ..Manifest::new(Kind::Counter, 1, 1, bytes::Bytes::new()) };
         spread(&store, Ctx::default(), &name, &manifest, [(1, PutMode::Add), (2, PutMode::Add)].into_iter()).await;
-        let put = Op::put(name.manifest_key().unwrap(), PutMode::Add, "another program's", larder_core::Ttl::Never);
+        let put = Op::put(name.manifest_key().unwrap(), PutMode::Add, "another program's", Ttl::Never);
         let put = put.routed(Route { with: None, rank: 0 });
         store.run(Ctx::default(), std::iter::once(put).collect()).await.remove(0).unwrap();
         let error = look(&store, Ctx::default(), &name).await.unwrap_err();
-        assert_eq!(error.kind(), larder_core::ErrorKind::LayoutMismatch, "{error}");
+        assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
     }
 }

@@ -137,13 +137,10 @@ mod tests {
     #[test]
     fn of_claims_the_first_ends_first_and_one_that_is_over_is_given_up() {
         let now = ambient::now();
-        let item = |id: u64, until: Instant| {
-            Ok(Given::Item { bytes: Bytes::new(), attempts: 1, claim: Some(Claimed { id, until }) })
-        };
-        let later = now + Duration::from_secs(60);
-        let popped = Ok(Given::Item { bytes: Bytes::new(), attempts: 1, claim: None });
-        let all: Outcomes =
-            Arc::new(HashMap::from([(1, item(71, later)), (2, item(72, now)), (3, popped), (4, Ok(Given::Nothing))]));
+        let item = |claim| Ok(Given::Item { bytes: Bytes::new(), attempts: 1, claim });
+        let claimed = |id, until| item(Some(Claimed { id, until }));
+        let (one, two) = (claimed(71, now + Duration::from_secs(60)), claimed(72, now));
+        let all: Outcomes = Arc::new(HashMap::from([(1, one), (2, two), (3, item(None)), (4, Ok(Given::Nothing))]));
         assert_eq!(Claimed::first_end(&all), Some(now));
         let overdue = Claimed::overdue(&all);
         assert_eq!(overdue.iter().map(|up| (up.ticket, up.claim)).collect::<Vec<_>>(), [(2, 72)]);

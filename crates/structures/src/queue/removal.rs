@@ -682,6 +682,13 @@ mod tests {
         Consumer::new(Arc::new(engine), view)
     }
 
+    /// How long after this moment the first batch ends that was asked for with such an op.
+    fn given(answering: &Answering, begin: Instant, is_it: fn(&Op) -> bool) -> Duration {
+        let asked = answering.asked();
+        let (ctx, _) = asked.iter().find(|(_, batch)| batch.iter().any(is_it)).expect("it was asked for");
+        ctx.deadline.expect("it has an end").saturating_duration_since(begin)
+    }
+
     #[tokio::test]
     async fn a_removal_has_half_of_what_is_left_of_a_call_and_a_second_where_that_has_no_end() {
         for (within, least, most) in [(Some(60), 20, 30), (None, 0, 1)] {
@@ -695,10 +702,7 @@ mod tests {
             let begin = ambient::now();
             let deadline = within.map(|secs| begin + Duration::from_secs(secs));
             consumer.clear_up(Ctx { deadline }, None).await;
-            let asked = answering.asked();
-            let removes = |batch: &Batch| batch.iter().any(|op| matches!(op.verb, Verb::Delete { cas: Some(_) }));
-            let (ctx, _) = asked.iter().find(|(_, batch)| removes(batch)).expect("it was to be removed");
-            let given = ctx.deadline.expect("it has an end").saturating_duration_since(begin);
+            let given = given(&answering, begin, |op| matches!(op.verb, Verb::Delete { cas: Some(_) }));
             assert!(given > Duration::from_secs(least), "{within:?}: {given:?}");
             // A machine may stand still for a moment.
             assert!(given < Duration::from_secs(most + 10), "{within:?}: {given:?}");
@@ -720,10 +724,7 @@ mod tests {
         let begin = ambient::now();
         let lease_end = begin + Duration::from_millis(200);
         consumer.clear_up(Ctx { deadline: Some(begin + Duration::from_secs(60)) }, Some(lease_end)).await;
-        let asked = answering.asked();
-        let writes = |batch: &Batch| batch.iter().any(|op| matches!(op.verb, Verb::Put { .. }));
-        let (ctx, _) = asked.iter().find(|(_, batch)| writes(batch)).expect("it was to be noted");
-        let given = ctx.deadline.expect("it has an end").saturating_duration_since(begin);
+        let given = given(&answering, begin, |op| matches!(op.verb, Verb::Put { .. }));
         // 50 ms, and three quarters of the time that the machine stood still for before that was reckoned.
         assert!(given >= Duration::from_millis(50) && given < Duration::from_millis(250), "{given:?}");
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ErrorKind, Op, PutMode, StoreRef, Ttl, Verb};
+use larder_core::{Ctx, Effect, ErrorKind, PutMode, StoreRef, Ttl};
 use larder_store_memory::MemoryStore;
 use tokio::time::Instant;
 
-use crate::queue::between::{Answer, Between};
+use crate::queue::between::{Between, adds};
 use crate::sharded::{FILLS, MAKES, contents, memory, moving, set};
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::sieve::Sieve;
@@ -115,17 +115,8 @@ async fn a_resharding_whose_plan_is_gone_when_its_shards_are_made_removes_them_a
 
 /// A store on which it takes so long to make anything.
 fn slow_to_make(store: &StoreRef, takes: Duration) -> StoreRef {
-    let makes = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Add, .. });
     let slow = Between::new(store);
-    slow.answer(move |store, batch| {
-        let (store, batch) = (store.clone(), batch.clone());
-        batch.iter().any(makes).then(|| -> Answer {
-            Box::pin(async move {
-                tokio::time::sleep(takes).await;
-                store.run(Ctx::default(), batch).await
-            })
-        })
-    });
+    slow.slow(adds, (takes, Duration::ZERO));
     slow.shared()
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use larder_core::{Batch, Ctx, Effect, Op, Profile, PutMode, Replies, Reply, Result, Run, Store, StoreRef, Verb};
 
 use crate::support::hooked::fail;
+use crate::support::slow::Pace;
 
 /// What comes of a batch.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Replies> + Send>>;
@@ -51,6 +52,21 @@ impl Between {
         self.answer(move |_, batch| {
             let (is_refused, batch) = (batch.iter().any(is_it), batch.clone());
             is_refused.then(|| -> Answer { Box::pin(async move { fail(&batch, effect) }) })
+        });
+    }
+
+    /// From now on batches with such an op are carried out at this pace, whatever their deadlines.
+    pub(crate) fn slow(&self, is_it: impl Fn(&Op) -> bool + Send + 'static, (before, after): Pace) {
+        self.answer(move |store, batch| {
+            let (is_slow, store, batch) = (batch.iter().any(&is_it), store.clone(), batch.clone());
+            is_slow.then(|| -> Answer {
+                Box::pin(async move {
+                    tokio::time::sleep(before).await;
+                    let replies = store.run(Ctx::default(), batch).await;
+                    tokio::time::sleep(after).await;
+                    replies
+                })
+            })
         });
     }
 

@@ -7,21 +7,12 @@ use std::time::{Duration, Instant};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, Reply, Result, Run, Store, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 
-use crate::queue::between::{Answer, Between, removes};
+use crate::queue::between::{Between, removes};
 use crate::queue::support::{BOTH, Kind, Line, key, small};
 use crate::support::answering::Answering;
 use crate::support::shaped::Shaped;
+use crate::support::slow::Pace;
 use crate::table::support::{cost, counting};
-
-/// An answer that comes so long after what it is to.
-fn after(delay: Duration, store: &StoreRef, batch: &Batch) -> Answer {
-    let (store, batch) = (store.clone(), batch.clone());
-    Box::pin(async move {
-        let replies = store.run(Ctx::default(), batch).await;
-        tokio::time::sleep(delay).await;
-        replies
-    })
-}
 
 /// As one that is `scattered` over so many servers, without a disk.
 fn store_of(nodes: usize, scattered: bool) -> StoreRef {
@@ -87,6 +78,11 @@ impl fmt::Debug for Silent {
     }
 }
 
+/// What is done at once, and answered so many milliseconds later.
+fn answered_after(ms: u64) -> Pace {
+    (Duration::ZERO, Duration::from_millis(ms))
+}
+
 /// Far less than a call has, and more than a busy machine takes.
 const SOON: Duration = Duration::from_millis(1_500);
 
@@ -140,7 +136,7 @@ async fn nobody_is_told_that_there_is_nothing_where_a_used_up_segments_server_is
         let drained = with_a_drained_segment(kind, &store, 2).await;
         let between = Between::new(&store);
         let (answering, line) = who_cannot_reach(kind, &between.shared(), drained).await;
-        between.answer(|store, batch| Some(after(Duration::from_millis(1), store, batch)));
+        between.slow(|_| true, answered_after(1));
         let (one, two) = (line.take().await, line.take().await);
         let error = line.pop().await.unwrap_err();
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{kind:?}");
@@ -167,8 +163,7 @@ async fn a_used_up_segments_server_that_is_slow_is_waited_for() {
         let drained = with_a_drained_segment(kind, &store, 1).await;
         let between = Between::new(&store);
         let line = Line::open(kind, &between.shared(), &small()).await;
-        let asks = move |batch: &Batch| batch.iter().any(|op| op.key == drained);
-        between.answer(move |store, batch| asks(batch).then(|| after(Duration::from_millis(60), store, batch)));
+        between.slow(move |op| op.key == drained, answered_after(60));
         assert!(line.pop().await.unwrap().is_some(), "{kind:?}");
         assert_eq!(line.pop().await.unwrap(), None, "{kind:?}");
     }
@@ -280,8 +275,7 @@ async fn a_removal_whose_answer_comes_late_is_no_loss() {
         for n in 0..4 {
             line.push(format!("{n:0250}")).await.unwrap();
         }
-        between
-            .answer(|store, batch| batch.iter().any(removes).then(|| after(Duration::from_millis(400), store, batch)));
+        between.slow(removes, answered_after(400));
         for n in 0..4 {
             let since = Instant::now();
             assert!(line.pop().await.unwrap().is_some(), "{kind:?}, item {n}");

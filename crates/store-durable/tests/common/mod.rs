@@ -61,7 +61,7 @@ pub(crate) fn ends(journal: &[u8]) -> Vec<usize> {
     trailers.map(|(at, _)| at + 4).collect()
 }
 
-/// Copies a folder, and of journals not the zeros at their ends.
+/// Copies a folder, and of journals not the zeros at their ends; nor a note that is being written, which an open store renames meanwhile.
 pub(crate) fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
@@ -71,7 +71,7 @@ pub(crate) fn copy(from: &Path, to: &Path) {
             copy(&path, &target);
         } else if path.extension().is_some_and(|extension| extension == "jnl") {
             std::fs::write(target, without_zeros(&path)).unwrap();
-        } else {
+        } else if path.extension().is_none_or(|extension| extension != "new") {
             std::fs::copy(path, target).unwrap();
         }
     }

@@ -136,7 +136,7 @@ async fn reshardings_that_clear_each_others_plans_away_come_to_an_end() {
 
 /// The second one takes the first for dead after 2 s, and the first the second; then the second leaves the first the 4 s that it needs.
 #[tokio::test(start_paused = true)]
-async fn who_took_a_live_one_for_dead_waits_for_twice_as_long() {
+async fn who_took_a_live_one_for_dead_is_patient_for_twice_as_long() {
     let (_, store) = memory();
     forty(&store).await;
     let one = set(&slow_to_make(&store, Duration::from_millis(4_000)), 2).await;

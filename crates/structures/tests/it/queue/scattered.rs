@@ -132,27 +132,32 @@ async fn what_can_be_taken_is_taken_where_a_used_up_segments_server_is_down() {
 #[tokio::test]
 async fn nobody_is_told_that_there_is_nothing_where_a_used_up_segments_server_is_down() {
     for kind in BOTH {
-        let store = several();
-        let drained = with_a_drained_segment(kind, &store, 2).await;
-        let between = Between::new(&store);
-        let (answering, line) = who_cannot_reach(kind, &between.shared(), drained).await;
-        between.slow(|_| true, answered_after(1));
-        let (one, two) = (line.take().await, line.take().await);
-        let error = line.pop().await.unwrap_err();
-        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{kind:?}");
-        line.ack(one.id()).await.unwrap();
-        // Also not to one who asks together with others, whom it does not keep from their answers: the first is on its way while two wait for their turn. A stack would have to pass it.
-        let (first, ended, popped) = match kind {
-            Kind::Queue => tokio::join!(line.pop(), line.ack(two.id()), line.pop()),
-            Kind::Stack => (line.pop().await, line.ack(two.id()).await, line.pop().await),
-        };
-        ended.unwrap();
-        for nothing in [first, popped] {
-            assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Unavailable, "{kind:?}");
-        }
-        answering.by(|_| None);
-        assert_eq!(line.pop().await.unwrap(), None, "{kind:?}");
+        // Nor is it tried until the time for all is over, which is half a minute.
+        tokio::time::timeout(Duration::from_secs(5), nobody_is_told(kind)).await.expect("at once");
     }
+}
+
+async fn nobody_is_told(kind: Kind) {
+    let store = several();
+    let drained = with_a_drained_segment(kind, &store, 2).await;
+    let between = Between::new(&store);
+    let (answering, line) = who_cannot_reach(kind, &between.shared(), drained).await;
+    between.slow(|_| true, answered_after(1));
+    let (one, two) = (line.take().await, line.take().await);
+    let error = line.pop().await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{kind:?}");
+    line.ack(one.id()).await.unwrap();
+    // Also not to one who asks together with others, whom it does not keep from their answers: the first is on its way while two wait for their turn. A stack would have to pass it.
+    let (first, ended, popped) = match kind {
+        Kind::Queue => tokio::join!(line.pop(), line.ack(two.id()), line.pop()),
+        Kind::Stack => (line.pop().await, line.ack(two.id()).await, line.pop().await),
+    };
+    ended.unwrap();
+    for nothing in [first, popped] {
+        assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Unavailable, "{kind:?}");
+    }
+    answering.by(|_| None);
+    assert_eq!(line.pop().await.unwrap(), None, "{kind:?}");
 }
 
 /// Slow is not down: what it says is waited for before anybody is told that there is nothing.

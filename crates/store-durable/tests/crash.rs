@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::syncs::refuse_syncs;
-use common::{count_of, get, incr, set, times};
+use common::{count_of, get, incr, newest_journal, set, times};
 use larder_core::{Batch, Ctx, ErrorKind, Key, Op, PutMode, Reply, Store, Ttl};
 use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore, Options, Sync};
 
@@ -447,12 +447,6 @@ async fn record_by(
     drop(store);
     let journal = common::without_zeros(&kept.path().join("engine").join(journal.file_name().unwrap()));
     Recording { folder: kept, journal, ends, states, synced }
-}
-
-fn newest_journal(folder: &Path) -> PathBuf {
-    let journals = common::files(&folder.join("engine")).into_iter();
-    let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
-    journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
 }
 
 /// The files as a power cut may leave them that comes behind a write which is on disk: whole up to it, and behind it, up to byte `written`, some of the sectors.

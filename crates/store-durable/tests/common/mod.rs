@@ -3,7 +3,7 @@
 
 pub(crate) mod syncs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use larder_core::{Arith, Ctx, Initial, Key, Op, PutMode, Reply, Result, StoreExt, Ttl, Verb, Want};
@@ -77,8 +77,15 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// The last file of a store's journal.
+pub(crate) fn newest_journal(folder: &Path) -> PathBuf {
+    let journals = files(&folder.join("engine")).into_iter();
+    let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
+}
+
 /// All files in a folder and those below it.
-pub(crate) fn files(folder: &Path) -> Vec<std::path::PathBuf> {
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -138,9 +138,7 @@ fn kill_one(folder: &Path, sync: Sync, size: Size) -> [(u64, u64); WRITERS] {
 
 /// Numbers of the journals of a folder.
 fn journals(folder: &Path) -> Vec<u64> {
-    let files = common::files(&folder.join("engine")).into_iter();
-    let journals = files.filter(|path| path.extension().is_some_and(|it| it == "jnl"));
-    journals.map(|path| path.file_stem().unwrap().to_str().unwrap().parse().unwrap()).collect()
+    common::journals(folder).into_iter().map(|(number, _)| number).collect()
 }
 
 #[tokio::test]
@@ -635,14 +633,11 @@ async fn a_journal_that_lost_what_the_tables_have_is_begun_anew() {
 #[tokio::test]
 async fn a_journal_that_is_begun_anew_is_so_again_where_a_crash_came_between() {
     let image = tables_ahead(Sync::Never, 12).await;
-    let old = newest_journal(image.path());
-    let number: u64 = old.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    let (number, old) = common::journals(image.path()).pop().unwrap();
     // The new one is there, and the old not yet gone.
     std::fs::write(old.with_file_name(format!("{}.jnl", number + 1)), b"").unwrap();
     has_first(image.path(), 10).await;
-    let journals = common::files(&image.path().join("engine")).into_iter();
-    let journals: Vec<_> = journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).collect();
-    assert_eq!(journals, [old.with_file_name(format!("{}.jnl", number + 2))]);
+    assert_eq!(common::journals(image.path()), [(number + 2, old.with_file_name(format!("{}.jnl", number + 2)))]);
 }
 
 /// Each write was on disk when it was acknowledged, and the tables say so of those before their last.

@@ -206,7 +206,7 @@ const VALUES: usize = 20;
 async fn window(sync: Sync) -> Window {
     let folder = tempfile::tempdir().unwrap();
     let store = Options::new(folder.path()).sync(sync).open().unwrap();
-    let journal = files(folder.path()).into_iter().find(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap();
+    let journal = common::newest_journal(folder.path());
     for number in 0..VALUES {
         set(&store, &format!("k{number}"), value(number)).await.unwrap();
         if number == 1 && matches!(sync, Sync::Every(_)) {

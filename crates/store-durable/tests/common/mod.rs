@@ -77,11 +77,19 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The last file of a store's journal.
+/// The files of a store's journal, each with its number, in their order.
+pub(crate) fn journals(folder: &Path) -> Vec<(u64, PathBuf)> {
+    let files = files(&folder.join("engine")).into_iter();
+    let journals = files.filter(|path| path.extension().is_some_and(|it| it == "jnl"));
+    let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    let mut journals: Vec<_> = journals.map(|path| (number(&path), path)).collect();
+    journals.sort();
+    journals
+}
+
+/// The last of them.
 pub(crate) fn newest_journal(folder: &Path) -> PathBuf {
-    let journals = files(&folder.join("engine")).into_iter();
-    let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
-    journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
+    journals(folder).pop().unwrap().1
 }
 
 /// All files in a folder and those below it.

@@ -102,7 +102,7 @@ async fn open(folder: &Path, options: &str) -> StoreRef {
     larder::open(&url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// Copies a folder. The zeros at the end of a journal are left out, as nobody needs 64 MB of them.
+/// Copies a folder. The zeros at the end of a journal are left out, as nobody needs 64 MB of them; and a note that is being written, which an open store renames meanwhile.
 fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).expect("a folder") {
         let entry = entry.expect("an entry");
@@ -110,7 +110,7 @@ fn copy(from: &Path, to: &Path) {
         if entry.path().is_dir() {
             std::fs::create_dir(&target).expect("a new folder");
             copy(&entry.path(), &target);
-        } else {
+        } else if target.extension().is_none_or(|extension| extension != "new") {
             let mut bytes = std::fs::read(entry.path()).expect("a file");
             if target.extension().is_some_and(|extension| extension == "jnl") {
                 bytes.truncate(used_bytes(&bytes));

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Profile, PutMode, Result, Run, Store, StoreExt, StoreRef, Ttl};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::lookup::{LookupKey, Rows};
 use larder_structures::records::{Schema, Value};
@@ -16,6 +15,7 @@ use larder_testkit::lines::{BOTH, Kind, Line, small};
 
 use crate::support::hooked::{Hooked, fail};
 use crate::support::natives::Natives;
+use crate::support::steady::metered;
 
 /// The batches of a drop: one reads the manifest, one the list, ...
 const PIECES: u64 = 3;
@@ -450,7 +450,7 @@ async fn a_drop_takes_the_round_trips_it_documents() {
                     store.run(Ctx::default(), batch).await
                 });
             }
-            let counting = Counting::new(hooked.shared());
+            let counting = metered(hooked.shared());
             let store: StoreRef = Arc::new(counting.clone());
             assert!(drop_it(&store).await.unwrap());
             assert_eq!(counting.counts().round_trips, documented, "kind {kind}, met: {is_met}");

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::support::hooked::{Hooked, fail};
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 
 /// So few ops in a batch that a build takes many.
 const BATCH_OPS: usize = 6;
@@ -717,7 +718,7 @@ async fn a_look_that_a_later_one_of_the_handle_overtakes_tells_what_that_one_saw
     let builder = open(&store).await;
     builder.build(rows("one", 30)).await.unwrap();
     let hooked = Hooked::new(&store);
-    let counting = larder_layers::Counting::new(hooked.shared());
+    let counting = metered(hooked.shared());
     let shared: StoreRef = Arc::new(counting.clone());
     let handle = open(&shared).await;
     builder.build(rows("two", 30)).await.unwrap();
@@ -743,7 +744,7 @@ fn networks(word: &str) -> Rows {
 /// A number that a table of addresses cannot have may be one of the version that took its place.
 #[tokio::test]
 async fn a_handle_that_knows_addresses_finds_the_numbers_that_were_built_since() {
-    let counting = larder_layers::Counting::new(memory());
+    let counting = metered(memory());
     let store: StoreRef = Arc::new(counting.clone());
     let builder = open(&store).await;
     builder.build(networks("one")).await.unwrap();
@@ -776,7 +777,7 @@ async fn a_handle_that_knows_addresses_finds_the_numbers_that_were_built_since()
 /// Where no block of the old version is gone yet, a handle learns of the new one by its look at the head: calls that are refused leave it to others.
 #[tokio::test]
 async fn a_number_that_is_refused_takes_no_look_from_those_behind_it() {
-    let counting = larder_layers::Counting::new(memory());
+    let counting = metered(memory());
     let store: StoreRef = Arc::new(counting.clone());
     open(&store).await.build(networks("one")).await.unwrap();
     let address: LookupKey = "192.0.2.9".parse().unwrap();

@@ -16,6 +16,7 @@ use larder_structures::{Name, PackedRecords, ShardedHash};
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::natives::{Held, Natives};
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 
 fn store() -> (Arc<MemoryStore>, StoreRef) {
     let memory = Arc::new(MemoryStore::new());
@@ -24,7 +25,7 @@ fn store() -> (Arc<MemoryStore>, StoreRef) {
 }
 
 fn counting(inner: StoreRef) -> (Counting, StoreRef) {
-    let counting = Counting::new(inner);
+    let counting = metered(inner);
     (counting.clone(), Arc::new(counting))
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Remaining, Reply, StoreRef, Verb, Want};
 use larder_core::{PutMode, StoreExt, Ttl};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::Portable;
 use larder_structures::records::{Schema, Value};
@@ -18,6 +17,7 @@ use crate::counter::support::{Meter, data_key, memory, slot_key};
 use crate::support::hooked::Hooked;
 use crate::support::natives::{Held, Natives};
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 
 /// What a read of this key tells, through [`Portable`], of a store that says of it that it is no item; and its round trips.
 async fn told(key: &str) -> (Error, u64) {
@@ -26,7 +26,7 @@ async fn told(key: &str) -> (Error, u64) {
     hooked.at(1, |_, batch| async move {
         batch.iter().map(|_| Err(Error::new(ErrorKind::LayoutMismatch, "of another type"))).collect()
     });
-    let counting = Counting::new(hooked.shared());
+    let counting = metered(hooked.shared());
     let portable: StoreRef = Arc::new(Portable::new(Arc::new(counting.clone())));
     let get = Batch::from_iter([Op::get(Key::new(key.to_owned()).unwrap(), Want::VALUE)]);
     let error = portable.run(Ctx::default(), get).await.remove(0).unwrap_err();
@@ -66,7 +66,7 @@ async fn manifest(store: &StoreRef, name: &str) -> Manifest {
 async fn a_counter_in_a_bit_field_is_read_as_one_in_digits() {
     let items = memory();
     let natives = Natives::over(&items).shared();
-    let counting = Counting::new(natives.clone());
+    let counting = metered(natives.clone());
     let mut meter = Meter::new(counting.clone());
     let portable: StoreRef = Arc::new(Portable::new(Arc::new(counting)));
     let mut keys = Vec::new();
@@ -92,7 +92,7 @@ async fn a_counter_in_a_bit_field_is_read_as_one_in_digits() {
 async fn the_copies_of_a_slot_are_read_as_one_and_a_manifest_wherever_it_stands() {
     let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
     let fleet = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
-    let counting = Counting::new(fleet.clone());
+    let counting = metered(fleet.clone());
     let mut meter = Meter::new(counting.clone());
     let portable: StoreRef = Arc::new(Portable::new(Arc::new(counting)));
     for (name, copies) in [("many", 3), ("one", 1)] {
@@ -281,7 +281,7 @@ async fn records_and_visitors_in_native_data_are_the_same_ones_where_their_items
 #[tokio::test]
 async fn what_stands_in_items_on_one_server_is_read_in_one_round_trip() {
     let items = memory();
-    let counting = Counting::new(items.clone());
+    let counting = metered(items.clone());
     let mut meter = Meter::new(counting.clone());
     let portable: StoreRef = Arc::new(Portable::new(Arc::new(counting)));
     // A slot of an exact counter, the number of a fast one, a shard of records, and what is no structure's.

@@ -11,6 +11,7 @@ use larder_structures::{Name, PackedRecords, registry};
 use crate::support::hooked::Hooked;
 use crate::support::natives::Natives;
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 use crate::support::twice::Twice;
 
 /// Shards of 64 records each.
@@ -107,7 +108,7 @@ async fn a_look_for_another_shard_does_not_hide_a_loss() {
 
 #[tokio::test]
 async fn the_first_set_in_a_shard_takes_the_round_trips_it_documents() {
-    let counting = larder_layers::Counting::new(Arc::new(MemoryStore::new()));
+    let counting = metered(Arc::new(MemoryStore::new()));
     let store: StoreRef = Arc::new(counting.clone());
     let records = records(&store).await;
     for (documented, visits) in [(2 + 4, 1), (2, 2)] {
@@ -120,7 +121,7 @@ async fn the_first_set_in_a_shard_takes_the_round_trips_it_documents() {
 #[tokio::test]
 async fn shards_that_were_never_made_take_one_look_together_at_each_call() {
     for store in stores() {
-        let counting = larder_layers::Counting::new(store);
+        let counting = metered(store);
         let records = records(&(Arc::new(counting.clone()) as StoreRef)).await;
         let ids = one_a_shard(10);
         for _ in 0..2 {
@@ -160,7 +161,7 @@ async fn shards_that_were_never_made_take_one_look_together_at_each_call() {
 async fn shards_that_were_never_made_take_one_look_behind_the_last_batch() {
     // Of four ops a batch each is a native shard; a portable one may take 17, by its parts, and so has a batch for itself.
     for (store, batches) in stores().into_iter().zip([8, 2]) {
-        let counting = larder_layers::Counting::new(store);
+        let counting = metered(store);
         let hooked = Hooked::with_batches_of(&(Arc::new(counting.clone()) as StoreRef), 4);
         let records = records(&hooked.shared()).await;
         let before = counting.counts();
@@ -306,7 +307,7 @@ async fn an_aggregate_tells_after_each_block_how_many_records_are_done() {
 
 #[tokio::test]
 async fn a_shard_in_which_nothing_was_set_is_not_read_to_be_counted() {
-    let counting = larder_layers::Counting::new(Arc::new(MemoryStore::new()));
+    let counting = metered(Arc::new(MemoryStore::new()));
     let hooked = Hooked::new(&(Arc::new(counting.clone()) as StoreRef));
     let records = records(&hooked.shared()).await;
     set(&records, 55, 1).await.unwrap();
@@ -370,7 +371,7 @@ async fn records_do_without_parts_of_items() {
 /// Of a large shard only what is asked for is brought; of a small one all of it, which takes one op.
 #[tokio::test]
 async fn few_records_are_read_by_parts_where_that_brings_less() {
-    let counting = larder_layers::Counting::new(Arc::new(MemoryStore::new()));
+    let counting = metered(Arc::new(MemoryStore::new()));
     let store: StoreRef = Arc::new(counting.clone());
     let schema = || Schema::parse(["a:u32", "b:u32"]).unwrap();
     for (bytes, name, ops, received) in [(4096, "large", 4, 16 + 3 * 10), (112, "small", 1, 112)] {

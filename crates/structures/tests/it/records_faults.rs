@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use larder_core::native::{Native, NativeReply};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Ttl};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::records::{Schema, Value};
 use larder_structures::{Name, PackedRecords, registry};
@@ -13,6 +12,7 @@ use tokio::sync::Notify;
 
 use crate::records::{IN_SHARD_1, evict, is_lost, one_a_shard, records, set, stores};
 use crate::support::hooked::{Hooked, fail};
+use crate::support::steady::metered;
 
 async fn key_of(store: &StoreRef, index: &str) -> Key {
     let manifest = registry::find(store, Ctx::default(), &Name::new("users").unwrap()).await.unwrap().unwrap();
@@ -101,7 +101,7 @@ async fn a_shard_in_which_nothing_was_set_does_not_raise_the_highest_id() {
 
 #[tokio::test]
 async fn no_more_than_two_mib_of_shards_are_asked_for_at_once() {
-    let counting = Counting::new(Arc::new(MemoryStore::new()));
+    let counting = metered(Arc::new(MemoryStore::new()));
     let store: StoreRef = Arc::new(counting.clone());
     let options = PackedRecords::options().schema(Schema::parse(["n:u32"]).unwrap()).shard_bytes(512 << 10);
     let records = options.open_or_create(&store, "n").await.unwrap();
@@ -183,7 +183,7 @@ async fn a_shard_of_another_incarnation_than_the_one_that_is_listed_is_lost() {
 #[tokio::test]
 async fn a_shard_that_could_not_be_listed_is_removed_once() {
     for store in stores() {
-        let counting = Counting::new(store.clone());
+        let counting = metered(store.clone());
         let hooked = Hooked::new(&(Arc::new(counting.clone()) as StoreRef));
         let records = records(&hooked.shared()).await;
         let list = key_of(&store, "0").await;
@@ -259,7 +259,7 @@ async fn a_shard_that_a_look_beside_its_making_missed_is_removed_by_the_next() {
 #[tokio::test]
 async fn a_shard_that_a_look_beside_its_making_missed_is_removed_by_its_maker_who_cannot_list_it() {
     for store in stores() {
-        let counting = Counting::new(store.clone());
+        let counting = metered(store.clone());
         let counted: StoreRef = Arc::new(counting.clone());
         let run = |store: StoreRef, batch| async move { store.run(Ctx::default(), batch).await };
         let (records, outcome) = make_beside_a_removal(&counted, run).await;

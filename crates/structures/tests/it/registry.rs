@@ -6,7 +6,6 @@ use bytes::Bytes;
 use larder_core::{
     Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Ttl, Verb, Want,
 };
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::lock::Lock;
 use larder_structures::{Counter, ShardedSortedSet, UniqueVisitors};
@@ -18,6 +17,7 @@ use crate::support::hooked::{Hooked, fail};
 use crate::support::natives::{Held, Natives};
 use crate::support::probe::shard_key;
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 
 fn name() -> Name {
     Name::new("s").unwrap()
@@ -369,7 +369,7 @@ async fn a_drop_that_has_removed_a_part_of_the_data_or_may_have_says_unknown() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drop_that_nobody_is_in_the_way_of_takes_no_time_and_one_of_nothing_takes_a_round_trip() {
-    let counting = Counting::new(memory());
+    let counting = metered(memory());
     let (store, begun) = (Arc::new(counting.clone()) as StoreRef, tokio::time::Instant::now());
     Set::open_or_create(&store, "s").await.unwrap();
     for (is_there, round_trips) in [(true, 3), (false, 1)] {

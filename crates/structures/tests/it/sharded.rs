@@ -18,6 +18,7 @@ use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::support::natives::Natives;
 use crate::support::probe::Probe;
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 
 /// The batches of a resharding of few shards that are items: one reads the map, one looks whether shards are sealed, one what is to fit, one writes the plan, one makes the
 /// shards, one reads the map again, one puts the new map in force, ...
@@ -31,7 +32,7 @@ pub(crate) fn memory() -> (Arc<MemoryStore>, StoreRef) {
 }
 
 pub(crate) fn counting() -> (Counting, StoreRef) {
-    let counting = Counting::new(Arc::new(MemoryStore::new()));
+    let counting = metered(Arc::new(MemoryStore::new()));
     (counting.clone(), Arc::new(counting))
 }
 
@@ -581,7 +582,7 @@ async fn ends_are_filled_though_the_reply_to_a_write_is_lost_for_one_more_round_
     for nth in (0..).map(|nth: u64| nth.checked_sub(1).unwrap_or(1_000)) {
         let (memory, store) = memory();
         without_ends(&memory, &store).await;
-        let counting = Counting::new(store);
+        let counting = metered(store);
         let hooked = Hooked::new(&(Arc::new(counting.clone()) as StoreRef));
         let reader = points(&hooked.shared()).await;
         let is_write = Arc::new(AtomicBool::new(false));

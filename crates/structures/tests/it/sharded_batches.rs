@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use larder_core::{Key, StoreExt, StoreRef};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::{ShardedSet, ShardedSortedSet};
 
 use crate::sharded::{FILLS, contents, cost, memory, named, set};
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::natives::Natives;
+use crate::support::steady::metered;
 
 /// Items, and native collections.
 fn stores() -> [(StoreRef, bool); 2] {
@@ -79,7 +79,7 @@ const AROUND: u64 = 9;
 async fn shards_are_filled_by_the_32_or_by_what_they_come_from() {
     for (from, to, parts) in [(320, 64, 2), (320, 40, 2), (960, 20, 2), (900, 10, 2), (600, 1, 1), (64, 128, 4)] {
         for is_native in [false, true] {
-            let counting = Counting::new(match is_native {
+            let counting = metered(match is_native {
                 true => Natives::over(&memory().1).shared(),
                 false => Arc::new(MemoryStore::new()),
             });
@@ -101,7 +101,7 @@ async fn shards_are_filled_by_the_32_or_by_what_they_come_from() {
 async fn as_many_shards_are_filled_at_once_as_a_small_batch_takes() {
     for (store, is_native) in stores() {
         many(&store, 8).await;
-        let counting = Counting::new(Hooked::with_batches_of(&store, 16).shared());
+        let counting = metered(Hooked::with_batches_of(&store, 16).shared());
         let small = set(&(Arc::new(counting.clone()) as StoreRef), 8).await;
         let (counts, ()) = cost(&counting, small.reshard(16)).await;
         let each = if is_native { 3 } else { 5 };

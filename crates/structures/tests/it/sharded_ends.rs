@@ -11,6 +11,7 @@ use larder_structures::{Name, ShardedSortedSet};
 use crate::sharded::{FILLS, contents, cost, counting, memory, named, points, without_ends};
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 
 /// The batches of a reader that finds no ends: one reads them, one the map, one begins them anew, one reads the map again, and this one begins to fill them.
 const ENDS_FILL: u64 = 5;
@@ -99,7 +100,7 @@ async fn a_filling_takes_three_round_trips_for_128_shards_and_three_and_three_mo
         let hooked = Hooked::new(&store);
         let dying = options().open(&hooked.shared(), "n").await.unwrap();
         dies_at(&hooked, ENDS_FILL, dying.top(2)).await;
-        let counting = larder_layers::Counting::new(store.clone());
+        let counting = metered(store.clone());
         let reader = options().open(&(Arc::new(counting.clone()) as StoreRef), "n").await.unwrap();
         let (counts, found) = cost(&counting, reader.top(2)).await;
         assert_eq!((counts.round_trips, named(&found)), (3 * steps + 3, vec!["m9", "m8"]), "{shards} shards");
@@ -439,7 +440,7 @@ async fn ends_whose_reply_is_lost_are_looked_at_once() {
     let (_, store) = memory();
     in_one_shard(&store).await.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
     let hooked = Hooked::new(&store);
-    let counting = larder_layers::Counting::new(hooked.shared());
+    let counting = metered(hooked.shared());
     let writer = in_one_shard(&(Arc::new(counting.clone()) as StoreRef)).await;
     hooked.lose_replies(WRITES_ENDS);
     let (counts, new) = cost(&counting, writer.set([("m9", 50.0)])).await;

@@ -14,6 +14,7 @@ use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, shared_clus
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::cache::support::long_rebuild;
+use crate::support::steady::metered;
 
 /// Longer than any wait here should take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,7 +53,7 @@ impl Place {
         } else {
             Arc::new(RedisStore::connect(Config::from_url(&url).unwrap()).await.unwrap())
         };
-        Arc::new(Counting::new(store))
+        Arc::new(metered(store))
     }
 }
 
@@ -73,7 +74,7 @@ async fn everywhere<F: Future<Output = ()> + Send + 'static>(wait: fn(Place) -> 
 async fn client(server: &RedisServer) -> Arc<Counting> {
     let config = Config::from_url(&format!("{}?{CLIENT}", server.url())).unwrap();
     let store: StoreRef = Arc::new(RedisStore::connect(config).await.unwrap());
-    Arc::new(Counting::new(store))
+    Arc::new(metered(store))
 }
 
 fn server(version: RedisVersion) -> RedisServer {

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Reply, StoreExt, StoreRef, Verb};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::cache::{Lookup, Source};
 use larder_structures::{Cache, CacheOptions};
@@ -16,6 +15,7 @@ use crate::lock::support::memory;
 use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, fail};
 use crate::support::slow::Slow;
+use crate::support::steady::metered;
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -478,7 +478,7 @@ async fn no_invalidation_is_undone_at_random_faults() {
 async fn a_lease_that_is_over_is_renewed_no_more() {
     let (inner, clock) = memory();
     let faulty = Faulty::new(inner);
-    let counting = Counting::new(faulty.shared());
+    let counting = metered(faulty.shared());
     let store: StoreRef = Arc::new(counting.clone());
     let cache = brief().lease(LONG).clock(clock).open_or_create(&store, "c").await.unwrap();
     let lease = leased(&cache, "k").await.renewing();

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::{Ctx, Error, ErrorKind, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::cache::{KEY_BYTES_MAX, Lookup, Source};
 use larder_structures::{Cache, Name, Set, registry};
@@ -17,6 +16,7 @@ use crate::cache::support::{
 use crate::lock::support::{Dialect, Reprofiled, memory};
 use crate::support::probe::Probe;
 use crate::support::shaped::Shaped;
+use crate::support::steady::metered;
 
 /// The index of the key `k`.
 const INDEX_OF_K: &str = "BMN9mZPii-apIe";
@@ -465,7 +465,7 @@ async fn an_entry_that_is_evicted_is_a_miss_and_a_lease_that_is_evicted_lets_ano
 #[tokio::test]
 async fn an_invalidation_reaches_a_cache_that_others_made_anew_meanwhile() {
     let (_, inner) = clocked();
-    let counting = Counting::new(inner.clone());
+    let counting = metered(inner.clone());
     let store: StoreRef = Arc::new(counting.clone());
     let first = options().open_or_create(&store, "c").await.unwrap();
     cached(&first, "k", "older").await;

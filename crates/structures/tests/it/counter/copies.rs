@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, ManualClock, Profile, Replies, Run, Store, StoreRef};
 use larder_core::{Key, Op, PutMode, Reply, Route, StoreExt, Ttl, Verb, Want};
-use larder_layers::Counting;
 use larder_structures::{Counter, Name, registry};
 use larder_testkit::faulty::{Fault, Faulty};
 
@@ -13,6 +12,7 @@ use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::Meter;
 use crate::counter::support::slot_key;
 use crate::support::hooked::{Hooked, fail};
+use crate::support::steady::metered;
 
 fn nodes(count: usize) -> Vec<Arc<Node>> {
     (0..count).map(|_| Node::new()).collect()
@@ -25,7 +25,7 @@ fn fleet(nodes: &[Arc<Node>]) -> StoreRef {
 #[tokio::test]
 async fn round_trips_are_as_documented() {
     let nodes = nodes(3);
-    let counting = Counting::new(fleet(&nodes));
+    let counting = metered(fleet(&nodes));
     let store: StoreRef = Arc::new(counting.clone());
     let mut meter = Meter::new(counting);
     let counter = Counter::options().copies(3).open_or_create(&store, "n").await.unwrap();

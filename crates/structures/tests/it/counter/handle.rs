@@ -5,13 +5,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use larder_core::{Effect, ErrorKind, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::counter::Mode;
 use larder_structures::{Counter, Lock, Set};
 
 use crate::counter::support::{Meter, counting, data_key, memory, process, slot_key, yielding};
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 
 #[tokio::test]
 async fn round_trips_are_as_documented() {
@@ -91,7 +91,7 @@ async fn eight_tasks_on_each_of_two_handles_lose_nothing() {
 
 #[tokio::test]
 async fn adds_of_tasks_on_one_handle_share_round_trips() {
-    let counting = Counting::new(yielding());
+    let counting = metered(yielding());
     let store: StoreRef = Arc::new(counting.clone());
     let counter = Counter::open_or_create(&store, "n").await.unwrap();
     counter.add(1).await.unwrap();

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Reply, Route, StoreExt, StoreRef, Ttl, Want};
-use larder_layers::Counting;
 use larder_structures::{Counter, Name, registry};
 
 use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::Meter;
 use crate::support::hooked::{Hooked, fail};
+use crate::support::steady::metered;
 
 /// Three servers, and a counter with so many copies on them.
 async fn counter_of(copies: u8) -> StoreRef {
@@ -172,7 +172,7 @@ async fn a_copy_that_comes_late_where_there_is_none_stands_until_the_next_open()
     store.run(Ctx::default(), late).await;
     let first = held(&store, 0).await;
     assert_ne!(held(&store, 1).await, first);
-    let counting = Counting::new(store.clone());
+    let counting = metered(store.clone());
     let mut meter = Meter::new(counting.clone());
     Counter::open(&(Arc::new(counting) as StoreRef), "n").await.unwrap();
     assert_eq!(meter.round_trips(), 3, "the look, that at the one that decides, and the copy");

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::{Effect, ErrorKind, StoreRef};
-use larder_layers::Counting;
 use larder_store_memcached::{Address, Config, MemcachedStore, Server};
 use larder_structures::Counter;
 use larder_testkit::classic_fake::ClassicFake;
@@ -14,6 +13,7 @@ use larder_testkit::servers::{Memcached, Version};
 
 use crate::counter::support::Meter;
 use crate::support::memcached::{COLUMNS, client};
+use crate::support::steady::metered;
 
 const RATES: Rates = Rates {
     lost_request: 0.01,
@@ -59,7 +59,7 @@ async fn increments(counter: Counter, times: u32) -> (i128, i128) {
 async fn totals_and_round_trips() {
     for (version, dialect) in COLUMNS {
         let server = Memcached::start(version, &[]);
-        let counting = Counting::new(client(server.addr(), &format!("dialect={dialect}")).await);
+        let counting = metered(client(server.addr(), &format!("dialect={dialect}")).await);
         let store: StoreRef = Arc::new(counting.clone());
         let column = format!("{version:?} {dialect}");
         let mut meter = Meter::new(counting);

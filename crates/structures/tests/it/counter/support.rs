@@ -1,6 +1,7 @@
 //! What the counter's tests share.
 use std::sync::Arc;
 
+use crate::support::steady::metered;
 use larder_core::{Ctx, Key, StoreRef};
 use larder_layers::{Counting, Counts};
 use larder_store_memory::MemoryStore;
@@ -23,7 +24,7 @@ pub(crate) async fn data_key(store: &StoreRef, name: &str, role: char, index: u1
 
 /// A store that counts, over a memory store.
 pub(crate) fn counting() -> (StoreRef, Counting) {
-    let counting = Counting::new(memory());
+    let counting = metered(memory());
     (Arc::new(counting.clone()), counting)
 }
 

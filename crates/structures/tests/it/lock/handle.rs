@@ -8,12 +8,12 @@ use std::time::SystemTime;
 
 use larder_core::{Batch, Clock, Op, Want, ambient};
 use larder_core::{Ctx, Effect, ErrorKind, PutMode, Reply, StoreExt, StoreRef, Ttl, TtlSupport};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::lock::{Lock, LockGuard, LockStatus, Loss, Released};
 
 use crate::lock::support::*;
 use crate::support::hooked::{Hooked, fail};
+use crate::support::steady::metered;
 
 /// Takes the lock and dies: the store hears nothing of it any more.
 async fn dead_holder(store: &StoreRef, clock: &Arc<TokioClock>) -> LockGuard {
@@ -28,7 +28,7 @@ async fn dead_holder(store: &StoreRef, clock: &Arc<TokioClock>) -> LockGuard {
 #[tokio::test(start_paused = true)]
 async fn each_method_takes_the_round_trips_it_documents() {
     let (inner, clock) = memory();
-    let store = Counting::new(inner);
+    let store = metered(inner);
     let counted: StoreRef = Arc::new(store.clone());
     let mut before = store.counts();
     let mut cost = || {

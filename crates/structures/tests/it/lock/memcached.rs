@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_core::{Ctx, ErrorKind, StoreRef};
-use larder_layers::Counting;
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_structures::lock::{Lock, LockStatus, Loss, Released};
 use larder_structures::{Kind, Name, registry};
@@ -14,6 +13,7 @@ use larder_testkit::servers::{Memcached, Version};
 
 use crate::lock::support::{Gate, Pass, SECOND, life_left};
 use crate::support::memcached::{COLUMNS, client};
+use crate::support::steady::metered;
 
 const NAME: &[u8] = b"n\xff\n";
 
@@ -81,7 +81,7 @@ async fn every_write_gives_the_record_a_life_of_thirty_days() {
 async fn round_trips_are_those_of_the_documents() {
     for (version, dialect) in COLUMNS {
         let server = Memcached::start(version, &[]);
-        let store = Counting::new(client(server.addr(), &format!("dialect={dialect}")).await);
+        let store = metered(client(server.addr(), &format!("dialect={dialect}")).await);
         let counted: StoreRef = Arc::new(store.clone());
         let lock = open(&counted, 10_000).await;
         let guard = lock.try_acquire().await.unwrap().unwrap();

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_core::{Ctx, Effect, Error, ErrorKind, ManualClock, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Verb};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::EventLog;
 use larder_structures::log::{Cursor, Tail};
@@ -16,6 +15,7 @@ use crate::support::hooked::Hooked;
 use crate::support::probe::Probe;
 use crate::support::shaped::Shaped;
 use crate::support::sieve::Sieve;
+use crate::support::steady::metered;
 
 fn is_append(op: &Op) -> bool {
     matches!(op.verb, Verb::Put { mode: PutMode::Append, .. })
@@ -84,7 +84,7 @@ async fn more_chunks_than_a_batch_takes_go_out_in_several() {
 
 #[tokio::test]
 async fn a_put_into_a_part_that_was_seen_within_a_minute_is_one_op() {
-    let counting = Counting::new(Arc::new(MemoryStore::new()));
+    let counting = metered(Arc::new(MemoryStore::new()));
     let (store, clock): (StoreRef, _) = (Arc::new(counting.clone()), clock());
     let log = options(&clock).open_or_create(&store, "l").await.unwrap();
     log.put("a").await.unwrap();

@@ -16,6 +16,7 @@ use crate::log::support::*;
 use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, fail};
 use crate::support::probe::{Probe, value_of};
+use crate::support::steady::metered;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -39,7 +40,7 @@ fn chunks(count: u64) -> impl Iterator<Item = (u64, String)> {
 }
 
 fn counting() -> (StoreRef, Counting) {
-    let counting = Counting::new(Arc::new(MemoryStore::new()));
+    let counting = metered(Arc::new(MemoryStore::new()));
     (Arc::new(counting.clone()), counting)
 }
 

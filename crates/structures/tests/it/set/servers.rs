@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::steady::metered;
 use bytes::Bytes;
 use larder_core::{Effect, ErrorKind, Key, PutMode, Reply, StoreExt, StoreRef, Ttl};
-use larder_layers::Counting;
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_store_memory::MemoryStore;
 use larder_structures::Set;
@@ -82,7 +82,7 @@ async fn a_million_members_in_one_call_into_1024_shards() {
     const MILLION: u32 = 1_000_000;
     for version in VERSIONS {
         let server = Memcached::start(version, &["-m", "256"]);
-        let counting = Counting::new(client(&server.url()).await);
+        let counting = metered(client(&server.url()).await);
         let store: StoreRef = Arc::new(counting.clone());
         let set = Set::options()
             .shards(1024)

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Profile, Replies, Run, Store, StoreRef};
 
+use crate::support::steady::steady;
+
 type Hook = Box<dyn FnOnce(StoreRef, Batch) -> Pin<Box<dyn Future<Output = Replies> + Send>> + Send>;
 
 /// A store that runs a hook instead of the nth batch.
@@ -30,6 +32,7 @@ impl Hooked {
 
     /// One that takes so many ops in a batch.
     pub(crate) fn with_batches_of(inner: &StoreRef, ops_max: usize) -> Arc<Hooked> {
+        steady();
         Arc::new(Hooked { inner: inner.clone(), batch_ops_max: ops_max, state: Mutex::default() })
     }
 

@@ -11,6 +11,8 @@ use larder_store_memory::MemoryStore;
 use larder_structures::{Name, registry};
 use tokio::sync::Semaphore;
 
+use crate::support::steady::steady;
+
 /// A memory store behind a counter and a gate.
 #[derive(Debug)]
 pub(crate) struct Probe {
@@ -41,6 +43,7 @@ impl Probe {
     }
 
     fn assemble(inner: StoreRef, has_cas: bool) -> Probe {
+        steady();
         Probe { inner, round_trips: AtomicU64::new(0), has_cas, gate: Semaphore::new(Semaphore::MAX_PERMITS / 2) }
     }
 

@@ -1,16 +1,30 @@
 //! Handles that do nothing beside their callers for a while.
 
+use std::sync::OnceLock;
+
+use larder_core::StoreRef;
+use larder_layers::Counting;
+
 /// How many bytes a handle writes to its list at the least before it looks at it, beside its callers. More than a test writes.
 const BYTES: usize = 8_000;
 
+/// Of so many lists in turn: a handle has one a shard, and what is made is drawn for twice, to see whether the store can carry it and then.
+const LISTS: usize = 12;
+
 /// A handle draws how much it writes until it first looks at its list, up to 16 KiB. What those draw that are opened next on this thread keeps such a look out
-/// of what a test counts.
+/// of what a test counts, and of what it has happen at the nth batch. The stores that count and that break do it as they are made.
 pub(crate) fn steady() {
+    static SEED: OnceLock<u64> = OnceLock::new();
     let is_late = |_| fastrand::usize(0..16 * 1_024) > BYTES;
-    let seed = (0..).find(|&seed| {
+    let is_steady = |&seed: &u64| {
         fastrand::seed(seed);
-        // What is made is drawn for twice: to see whether the store can carry it, and then.
-        (0..4).all(is_late)
-    });
-    fastrand::seed(seed.unwrap_or(0));
+        (0..LISTS).all(is_late)
+    };
+    fastrand::seed(*SEED.get_or_init(|| (0..).find(is_steady).unwrap_or(0)));
+}
+
+/// The store, and what it is asked, of which nothing is what a handle does beside its callers by chance.
+pub(crate) fn metered(store: StoreRef) -> Counting {
+    steady();
+    Counting::new(store)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::steady::metered;
 use bytes::Bytes;
 use larder_core::{Batch, Ctx, Key, Op, Profile, Reply, Run, Store, StoreExt, StoreRef, Want};
 use larder_layers::Counting;
@@ -36,7 +37,7 @@ pub(crate) fn evicting() -> StoreRef {
 
 /// A store that counts round trips.
 pub(crate) fn counting(inner: StoreRef) -> (StoreRef, Counting) {
-    let counting = Counting::new(inner);
+    let counting = metered(inner);
     (Arc::new(counting.clone()), counting)
 }
 

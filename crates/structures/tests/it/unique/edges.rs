@@ -7,7 +7,6 @@ use larder_core::{
     Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Key, ManualClock, Profile, PutMode, Run, Store,
     StoreExt, StoreRef, Ttl,
 };
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::{IdKind, Name, Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions, registry};
 use larder_testkit::faulty::{Fault, Faulty};
@@ -16,7 +15,7 @@ use crate::support::far::Far;
 use crate::support::hooked::{Hooked, fail};
 use crate::support::shaped::Shaped;
 use crate::support::sieve::Sieve;
-use crate::support::steady::steady;
+use crate::support::steady::{metered, steady};
 use crate::visitors::support::NoLives;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -140,7 +139,7 @@ async fn a_padded_shard_takes_as_many_visitors_as_another() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_refuses_is_asked_a_few_times() {
     let hooked = Hooked::new(&memory());
-    let counting = Counting::new(hooked.shared());
+    let counting = metered(hooked.shared());
     let shared: StoreRef = Arc::new(counting.clone());
     let site = open(&shared).await;
     site.add([0u64]).await.unwrap();
@@ -191,7 +190,7 @@ async fn the_last_period_that_has_a_number_takes_visitors() {
 #[tokio::test]
 async fn a_handle_knows_64_periods() {
     let clock = clock();
-    let counting = Counting::new(memory());
+    let counting = metered(memory());
     let store: StoreRef = Arc::new(counting.clone());
     let site = seconds(&clock).open_or_create(&store, "site").await.unwrap();
     let first = site.current().unwrap() - 63;
@@ -216,7 +215,7 @@ async fn periods_are_looked_after_only_once_they_are_over_by_everybodys_clock() 
     let clock = clock();
     // Where nothing ends: the store's clock stands.
     let inner = MemoryStore::builder().clock(Arc::new(ManualClock::at(Duration::from_secs(START_S)))).build().unwrap();
-    let counting = Counting::new(Arc::new(inner));
+    let counting = metered(Arc::new(inner));
     let store: StoreRef = Arc::new(counting.clone());
     let site = seconds(&clock).keep(SECOND).open_or_create(&store, "site").await.unwrap();
     for _ in 0..16 {

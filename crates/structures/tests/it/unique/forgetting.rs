@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, StoreExt, StoreRef, Verb};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::{Name, Novelty, UniqueVisitors, registry};
 use larder_testkit::yielding::Yielding;
@@ -15,6 +14,7 @@ use super::support::{DAY, ENTRY, HEAD, SHARDS, memory, open, options};
 use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::support::shaped::Shaped;
+use crate::support::steady::metered;
 
 /// The steps of forgetting one: read, enter that it begins, ...
 const DELETES: u64 = 3;
@@ -358,7 +358,7 @@ async fn a_head_that_was_forgotten_and_goes_as_the_next_comes_is_no_loss() {
 #[tokio::test]
 async fn a_removal_takes_four_round_trips_and_of_a_period_in_which_nobody_came_one() {
     for keep in [None, Some(DAY)] {
-        let counting = Counting::new(memory().1);
+        let counting = metered(memory().1);
         let shared: StoreRef = Arc::new(counting.clone());
         let options = keep.map_or_else(options, |keep| options().keep(keep));
         let site = options.open_or_create(&shared, "site").await.unwrap();

@@ -11,6 +11,7 @@ use larder_structures::{Novelty, Precision, UniqueVisitors, UniqueVisitorsOption
 use larder_testkit::yielding::Yielding;
 
 use crate::support::hooked::{Hooked, fail};
+use crate::support::steady::metered;
 
 fn memory() -> StoreRef {
     Arc::new(MemoryStore::new())
@@ -241,7 +242,7 @@ async fn a_shard_that_is_full_says_so() {
 #[tokio::test]
 async fn many_ids_of_many_callers_share_round_trips() {
     let store: StoreRef = Arc::new(Yielding(memory()));
-    let counting = larder_layers::Counting::new(store);
+    let counting = metered(store);
     let shared: StoreRef = Arc::new(counting.clone());
     let site = open(&shared).await;
     site.add([0u64]).await.unwrap();

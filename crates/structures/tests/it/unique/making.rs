@@ -4,20 +4,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, StoreExt, StoreRef, Verb};
-use larder_layers::Counting;
 use larder_structures::{Name, Novelty, UniqueVisitors, registry};
 
 use super::support::{DAY, ENTRY, HEAD, SHARDS, memory, open, options};
 use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::support::shaped::Shaped;
+use crate::support::steady::metered;
 
 /// A period is looked for, found by nobody, and made: but not where the store says that it takes nothing of the kind.
 #[tokio::test]
 async fn a_period_that_a_store_does_not_take_is_tried_once() {
     let (_, store) = memory();
     let hooked = Hooked::new(&store);
-    let counting = Counting::new(hooked.shared());
+    let counting = metered(hooked.shared());
     let site = open(&(Arc::new(counting.clone()) as StoreRef)).await;
     for nth in 1..=60 {
         hooked.at(nth, |_, batch| async move {

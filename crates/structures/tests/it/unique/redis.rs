@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::steady::metered;
 use larder_core::native::{Native, NativeReply};
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, StoreRef};
 use larder_layers::Counting;
@@ -14,7 +15,7 @@ use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersio
 async fn client(server: &RedisServer) -> Arc<Counting> {
     let config = Config::from_url(&format!("{}?timeout_ms=20000&connect_timeout_ms=10000", server.url())).unwrap();
     let store: StoreRef = Arc::new(RedisStore::connect(config).await.unwrap());
-    Arc::new(Counting::new(store))
+    Arc::new(metered(store))
 }
 
 /// Periods of a year: a test on the last of its milliseconds would take longer.
@@ -240,7 +241,7 @@ async fn a_batch_of_adds_to_a_cluster_is_one_pipeline_a_primary() {
     let config = ClusterConfig::from_url(&format!("{}?timeout_ms=20000&connect_timeout_ms=10000", cluster.url()));
     let store = Arc::new(RedisClusterStore::connect(config.unwrap()).await.unwrap());
     let shared: StoreRef = store.clone();
-    let counting = Counting::new(shared);
+    let counting = metered(shared);
     let site = options(Precision::Compact).expected(SHARDS * 424);
     let site = site.open_or_create(&(Arc::new(counting.clone()) as StoreRef), "site").await.unwrap();
     // The period is made, and every primary knows the script.

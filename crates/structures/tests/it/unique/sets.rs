@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use larder_core::native::{Native, NativeReply};
 use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Reply, StoreRef, Verb};
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::{IdKind, Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
 
 use crate::support::hooked::{Hooked, fail};
 use crate::support::natives::{Held, Natives};
 use crate::support::sieve::Sieve;
-use crate::support::steady::steady;
+use crate::support::steady::{metered, steady};
 
 const MARK: &str = "-2147483648";
 
@@ -95,7 +94,7 @@ async fn each_id_is_new_once_in_a_call_and_among_calls() {
 
 #[tokio::test]
 async fn round_trips_are_as_documented() {
-    let counting = Counting::new(sets(8).shared());
+    let counting = metered(sets(8).shared());
     let shared: StoreRef = Arc::new(counting.clone());
     let site = open(&shared).await;
     site.add(0..50u64).await.unwrap();
@@ -133,7 +132,7 @@ async fn ids_of_many_shards_are_spread_over_batches_of_which_four_are_under_way(
     let ids = ids_of_shards_of_their_own(&sets, 14).await;
     // One op is left for a look at the manifest, so that two ids with their shards fit, and not three.
     let hooked = Hooked::with_batches_of(&sets.shared(), 6);
-    let counting = Counting::new(hooked.shared());
+    let counting = metered(hooked.shared());
     let shared: StoreRef = Arc::new(counting.clone());
     let site = open(&shared).await;
     site.add([u64::MAX]).await.unwrap();
@@ -150,7 +149,7 @@ async fn ids_of_many_shards_are_spread_over_batches_of_which_four_are_under_way(
 #[tokio::test(start_paused = true)]
 async fn what_was_not_sent_is_sent_again_a_few_times() {
     let hooked = Hooked::new(&sets(8).shared());
-    let counting = Counting::new(hooked.shared());
+    let counting = metered(hooked.shared());
     let shared: StoreRef = Arc::new(counting.clone());
     let site = open(&shared).await;
     site.add([1u64]).await.unwrap();

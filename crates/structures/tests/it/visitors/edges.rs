@@ -8,7 +8,6 @@ use larder_core::ambient::now;
 use larder_core::{
     Clock, Ctx, Effect, Error, ErrorKind, Key, ManualClock, PutMode, Reply, StoreExt, StoreRef, Ttl, Verb,
 };
-use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::Visitors;
 
@@ -17,7 +16,7 @@ use crate::support::hooked::Hooked;
 use crate::support::probe::Probe;
 use crate::support::shaped::Shaped;
 use crate::support::sieve::Sieve;
-use crate::support::steady::steady;
+use crate::support::steady::{metered, steady};
 use crate::visitors::support::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -116,7 +115,6 @@ async fn a_loss_says_whether_the_piece_was_made_again() {
     let clock = clock();
     let store = memory(&clock);
     let hooked = Hooked::new(&store);
-    steady();
     let (site, other) = (open(&hooked.shared(), &clock).await, open(&store, &clock).await);
     site.hit().await.unwrap();
     evict(&store, &key(&store, window(&clock), None).await).await;
@@ -174,7 +172,7 @@ async fn a_window_lives_on_for_five_minutes_after_its_use() {
 #[tokio::test]
 async fn windows_leave_the_list_once_there_are_many_that_are_over_by_everybodys_clock() {
     let clock = clock();
-    let counting = Counting::new(memory(&clock));
+    let counting = metered(memory(&clock));
     let store: StoreRef = Arc::new(counting.clone());
     let site = of_seconds(&store, &clock).await;
     for _ in 0..20 {
@@ -228,9 +226,8 @@ async fn a_hit_returns_while_entries_are_removed() {
 async fn a_visitors_hit_is_tried_again_only_where_that_may_help_and_a_few_times() {
     let clock = clock();
     let hooked = Hooked::new(&memory(&clock));
-    let counting = Counting::new(hooked.shared());
+    let counting = metered(hooked.shared());
     let store: StoreRef = Arc::new(counting.clone());
-    steady();
     let site = options(&clock).shards(1).open_or_create(&store, NAME).await.unwrap();
     for is_first in [true, false] {
         (1..=60).for_each(|nth| hooked.refuse(nth));

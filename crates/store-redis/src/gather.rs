@@ -68,7 +68,7 @@ impl Drop for Traveller<'_> {
 
 impl Gather {
     /// Counts a caller in. True if it should share a pipeline with others.
-    pub(crate) fn enter(&self, lines: Lines<'_>) -> (Traveller<'_>, bool) {
+    pub(crate) fn enter(&self, lines: &Lines<'_>) -> (Traveller<'_>, bool) {
         let others = self.under_way.fetch_add(1, Ordering::Relaxed);
         (Traveller(self), others >= CROWD && lines.len() <= COMMANDS_MAX && lines.bytes() <= BYTES_MAX)
     }
@@ -80,12 +80,12 @@ impl Gather {
         deadline: Instant,
     ) -> (Joined, oneshot::Receiver<Result<Values, Fault>>) {
         let (told, tells) = oneshot::channel();
-        let ops = lines.len();
+        let (ops, bytes) = (lines.len(), lines.bytes());
         let mut party = self.next.lock();
         lines.add_to(&mut party.pipeline);
         party.deadline = party.deadline.max(Some(deadline));
         party.riders.push(Rider { ops, told });
-        party.bytes += lines.bytes();
+        party.bytes += bytes;
         let joined = match party.riders.len() {
             // No rider has as many bytes as make a party full.
             1 => Joined::First,
@@ -190,14 +190,14 @@ mod tests {
     #[test]
     fn a_few_send_for_themselves_and_so_does_who_has_much_to_send() {
         let (gather, get, mut large) = (Gather::default(), cmd("GET"), cmd("SET"));
-        let one = Lines::One(&get);
+        let one = &Lines::One(&get);
         let few: Vec<_> = (0..CROWD).map(|_| gather.enter(one)).collect();
         assert!(few.iter().all(|(_, shares)| !shares));
         let many = vec![&get; COMMANDS_MAX + 1];
-        assert!(gather.enter(one).1 && !gather.enter(Lines::Some(&many)).1);
-        assert!(gather.enter(Lines::Some(&many[1..])).1);
+        assert!(gather.enter(one).1 && !gather.enter(&Lines::Some(&many)).1);
+        assert!(gather.enter(&Lines::Some(&many[1..])).1);
         large.arg(vec![b'v'; BYTES_MAX / 2]);
-        assert!(gather.enter(Lines::Some(&[&large])).1 && !gather.enter(Lines::Some(&[&large, &large])).1);
+        assert!(gather.enter(&Lines::Some(&[&large])).1 && !gather.enter(&Lines::Some(&[&large, &large])).1);
         drop(few);
         assert!(!gather.enter(one).1);
     }

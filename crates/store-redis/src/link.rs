@@ -9,20 +9,22 @@ use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Pipeline, RedisError, RedisResult, Value};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot::Receiver;
 use tokio::task::AbortHandle;
 
 use crate::counters::{Counters, count};
 use crate::gather::{Gather, Joined, Party};
-use crate::replicas::{Confirmed, Does};
+use crate::replicas::{Confirmed, Does, Owed};
 use crate::traffic::Traffic;
 
 /// One reply a command.
 pub(crate) type Values = SmallVec<[Value; 1]>;
 
 /// Commands to be sent together.
-#[derive(Clone, Copy)]
 pub(crate) enum Lines<'a> {
     One(&'a Cmd),
+    /// A read, which may leave with others as it is and an empty command be left in its place: a copy would cost as much as the way through the party.
+    Read(&'a mut Cmd),
     Some(&'a [&'a Cmd]),
     /// As they are sent: of so many a copy would be felt.
     All(&'a Pipeline),
@@ -31,27 +33,29 @@ pub(crate) enum Lines<'a> {
 }
 
 impl Lines<'_> {
-    pub(crate) fn len(self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
-            Lines::One(_) => 1,
+            Lines::One(_) | Lines::Read(_) => 1,
             Lines::Some(cmds) => cmds.len(),
             Lines::All(pipeline) | Lines::Rest(pipeline) => pipeline.len(),
         }
     }
 
     /// What they hold, without what frames it.
-    pub(crate) fn bytes(self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Lines::One(cmd) => bytes_of(cmd),
+            Lines::Read(cmd) => bytes_of(cmd),
             Lines::Some(cmds) => cmds.iter().map(|cmd| bytes_of(cmd)).sum(),
             Lines::All(pipeline) | Lines::Rest(pipeline) => pipeline.cmd_iter().map(bytes_of).sum(),
         }
     }
 
-    /// Adds a copy of each.
+    /// Adds a copy of each, or a read itself.
     pub(crate) fn add_to(self, pipeline: &mut Pipeline) {
         match self {
             Lines::One(cmd) => _ = pipeline.add_command(cmd.clone()),
+            Lines::Read(cmd) => _ = pipeline.add_command(std::mem::take(cmd)),
             Lines::Some(cmds) => cmds.iter().for_each(|&cmd| _ = pipeline.add_command(cmd.clone())),
             Lines::All(cmds) | Lines::Rest(cmds) => {
                 cmds.cmd_iter().for_each(|cmd| _ = pipeline.add_command(cmd.clone()))
@@ -149,19 +153,37 @@ impl Link {
     /// The client crate fails alike what it never sent and what was not answered; whether anything was written to the socket since the
     /// commands were handed over tells which. A caller who stops waiting, by the deadline or by dropping this, leaves the replies to the
     /// connection's task: it stays in step. Of a batch that waits for replicas that is a failure to confirm.
-    pub(crate) async fn run(
-        self: &Arc<Self>,
-        lines: Lines<'_>,
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async function keeps what it is given twice, and this is in every call's future"
+    )]
+    pub(crate) fn run<'a>(
+        self: &'a Arc<Self>,
+        lines: Lines<'a>,
         does: Does,
         deadline: Instant,
+    ) -> impl Future<Output = Result<Values, Fault>> + Send + 'a {
+        async move {
+            match self.confirmed.as_ref().and_then(|of| Some((of, of.begin(does)?))) {
+                None => self.exchange(lines, true, deadline).await,
+                Some((confirmed, owed)) => Box::pin(self.followed(lines, confirmed, owed, deadline)).await,
+            }
+        }
+    }
+
+    /// Runs commands with a wait for replicas behind them.
+    async fn followed(
+        self: &Arc<Self>,
+        lines: Lines<'_>,
+        confirmed: &Confirmed,
+        owed: Owed<'_>,
+        deadline: Instant,
     ) -> Result<Values, Fault> {
-        let Some((confirmed, owed)) = self.confirmed.as_ref().and_then(|of| Some((of, of.begin(does)?))) else {
-            return self.exchange(lines, true, deadline).await;
-        };
+        let is_rest = matches!(lines, Lines::Rest(_));
         let mut followed = Pipeline::with_capacity(lines.len() + 1);
         lines.add_to(&mut followed);
         followed.add_command(confirmed.command());
-        let followed = if matches!(lines, Lines::Rest(_)) { Lines::Rest(&followed) } else { Lines::All(&followed) };
+        let followed = if is_rest { Lines::Rest(&followed) } else { Lines::All(&followed) };
         match self.exchange(followed, false, deadline).await {
             Ok(mut values) => {
                 let told = values.pop();
@@ -178,30 +200,41 @@ impl Link {
     }
 
     /// Where it `may_ride`, it may leave with others, and after its caller has stopped waiting.
-    async fn exchange(self: &Arc<Self>, lines: Lines<'_>, may_ride: bool, deadline: Instant) -> Result<Values, Fault> {
-        let ops = lines.len();
-        if self.is_closed() {
-            return Err(self.cut(Effect::NotApplied, "the connection has ended"));
+    #[expect(clippy::manual_async_fn, reason = "as above")]
+    fn exchange<'a>(
+        self: &'a Arc<Self>,
+        lines: Lines<'a>,
+        may_ride: bool,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Values, Fault>> + Send + 'a {
+        async move {
+            let ops = lines.len();
+            if self.is_closed() {
+                return Err(self.cut(Effect::NotApplied, "the connection has ended"));
+            }
+            if Instant::now() >= deadline {
+                return Err(late(Effect::NotApplied, "the deadline had passed before the op was sent"));
+            }
+            count(&self.counters.ops, ops as u64);
+            count(&self.counters.round_trips, u64::from(!matches!(lines, Lines::Rest(_))));
+            let (_here, is_shared) = self.gather.enter(&lines);
+            let answered = match is_shared && may_ride {
+                true => tokio::time::timeout_at(deadline.into(), self.ride(lines, deadline))
+                    .await
+                    .map(|told| told.unwrap_or_else(|_| Err(self.cut(Effect::Unknown, RUNTIME_ENDED)))),
+                // Of the size that the client crate's requests have: those who ride have none of it.
+                false => tokio::time::timeout_at(deadline.into(), Box::pin(self.send(lines))).await,
+            };
+            let answered = answered.unwrap_or_else(|_| Err(unanswered()));
+            if answered.as_ref().is_err_and(Fault::is_unanswered) {
+                count(&self.counters.timeouts, ops as u64);
+            }
+            answered
         }
-        if Instant::now() >= deadline {
-            return Err(late(Effect::NotApplied, "the deadline had passed before the op was sent"));
-        }
-        count(&self.counters.ops, ops as u64);
-        count(&self.counters.round_trips, u64::from(!matches!(lines, Lines::Rest(_))));
-        let (_here, is_shared) = self.gather.enter(lines);
-        let answered = match is_shared && may_ride {
-            true => tokio::time::timeout_at(deadline.into(), self.ride(lines, deadline)).await,
-            false => tokio::time::timeout_at(deadline.into(), self.send(lines)).await,
-        };
-        let answered = answered.unwrap_or_else(|_| Err(unanswered()));
-        if answered.as_ref().is_err_and(Fault::is_unanswered) {
-            count(&self.counters.timeouts, ops as u64);
-        }
-        answered
     }
 
     /// Sends commands with those of others. They go on without a caller who stops waiting, as long as another waits.
-    async fn ride(self: &Arc<Self>, lines: Lines<'_>, deadline: Instant) -> Result<Values, Fault> {
+    fn ride(self: &Arc<Self>, lines: Lines<'_>, deadline: Instant) -> Receiver<Result<Values, Fault>> {
         let (joined, told) = self.gather.join(lines, deadline);
         match joined {
             Joined::First => {
@@ -220,7 +253,7 @@ impl Link {
             }
             Joined::Rides => {}
         }
-        told.await.unwrap_or_else(|_| Err(self.cut(Effect::Unknown, RUNTIME_ENDED)))
+        told
     }
 
     /// Sends what callers have gathered, and deals out what comes. Not what nobody waits for any more: with a server that is slow, those who give up and come again
@@ -233,11 +266,8 @@ impl Link {
 
     async fn send(&self, lines: Lines<'_>) -> Result<Values, Fault> {
         match lines {
-            Lines::One(cmd) | Lines::Some(&[cmd]) => {
-                let writes = self.traffic.writes();
-                let answered = self.conn.clone().send_packed_command(cmd).await;
-                self.judged(writes, 1, answered.map(|value| Values::from_iter([value])))
-            }
+            Lines::One(cmd) | Lines::Some(&[cmd]) => self.single(cmd).await,
+            Lines::Read(cmd) => self.single(cmd).await,
             Lines::Some(cmds) => {
                 let mut pipeline = Pipeline::with_capacity(cmds.len());
                 lines.add_to(&mut pipeline);
@@ -245,6 +275,12 @@ impl Link {
             }
             Lines::All(pipeline) | Lines::Rest(pipeline) => self.pipe(pipeline).await,
         }
+    }
+
+    async fn single(&self, cmd: &Cmd) -> Result<Values, Fault> {
+        let writes = self.traffic.writes();
+        let answered = self.conn.clone().send_packed_command(cmd).await;
+        self.judged(writes, 1, answered.map(|value| Values::from_iter([value])))
     }
 
     async fn pipe(&self, pipeline: &Pipeline) -> Result<Values, Fault> {

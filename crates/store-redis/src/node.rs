@@ -119,38 +119,53 @@ impl Node {
     }
 
     /// Runs commands on the connection, one round trip; waits for a dial that is under way.
-    pub(crate) async fn run(&self, lines: Lines<'_>, does: Does, deadline: Instant) -> Result<Values, Fault> {
-        let link = match self.link() {
-            Some(link) => link,
-            None => self.link_by(deadline).await.map_err(|error| Fault {
-                effect: Effect::NotApplied,
-                error,
-                why: Why::Late,
-            })?,
-        };
-        self.run_over(&link, lines, does, deadline).await
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async function keeps what it is given twice, and this is in every call's future"
+    )]
+    pub(crate) fn run<'a>(
+        &'a self,
+        lines: Lines<'a>,
+        does: Does,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Values, Fault>> + Send + 'a {
+        async move {
+            let link = match self.link() {
+                Some(link) => link,
+                None => Box::pin(self.link_by(deadline)).await.map_err(|error| Fault {
+                    effect: Effect::NotApplied,
+                    error,
+                    why: Why::Late,
+                })?,
+            };
+            self.run_over(&link, lines, does, deadline).await
+        }
     }
 
     /// Runs commands on this very connection, for those that mean nothing on another; where it has ended, on none.
-    pub(crate) async fn run_over(
-        &self,
-        link: &Arc<Link>,
-        lines: Lines<'_>,
+    #[expect(clippy::manual_async_fn, reason = "as above")]
+    pub(crate) fn run_over<'a>(
+        &'a self,
+        link: &'a Arc<Link>,
+        lines: Lines<'a>,
         does: Does,
         deadline: Instant,
-    ) -> Result<Values, Fault> {
-        let mut awaited = Awaited { node: self, link, received_bytes: link.traffic.received_bytes(), has_ended: false };
-        let answered = link.run(lines, does, deadline).await;
-        awaited.has_ended = true;
-        match &answered {
-            Err(fault) if fault.is_unanswered() => self.has_no_answer(),
-            Err(fault) if self.role == Role::Single && fault.why == Why::Demoted => self.retire(link),
-            Ok(values) if self.role == Role::Single && does != Does::Reads && values.iter().any(is_read_only) => {
-                self.retire(link);
+    ) -> impl Future<Output = Result<Values, Fault>> + Send + 'a {
+        async move {
+            let received_bytes = link.traffic.received_bytes();
+            let mut awaited = Awaited { node: self, link, received_bytes, has_ended: false };
+            let answered = link.run(lines, does, deadline).await;
+            awaited.has_ended = true;
+            match &answered {
+                Err(fault) if fault.is_unanswered() => self.has_no_answer(),
+                Err(fault) if self.role == Role::Single && fault.why == Why::Demoted => self.retire(link),
+                Ok(values) if self.role == Role::Single && does != Does::Reads && values.iter().any(is_read_only) => {
+                    self.retire(link);
+                }
+                _ => {}
             }
-            _ => {}
+            answered
         }
-        answered
     }
 
     /// Gives a connection to nobody any more: the server has become a replica, whose reads are not to be trusted, and the next handshake says so, and names its

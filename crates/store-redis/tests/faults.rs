@@ -164,6 +164,37 @@ async fn a_read_that_is_cut_is_sent_again_once_and_a_write_is_not() {
     assert_eq!(scene.store.stats().ops, before + 2);
 }
 
+/// What leaves with others is taken from its caller: where it must be sent again, it is made anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_that_leave_together_are_sent_again_where_their_connection_or_the_scripts_are_gone() {
+    let scene = Scene::new(RedisVersion::Redis7, PATIENCE).await;
+    let there = (0..64).map(|at| put(&format!("k{at}"), PutMode::Set, format!("value {at}")));
+    all(&scene.truth, there).await.into_iter().for_each(|reply| _ = reply.unwrap());
+    wait_until_up(&scene.store).await;
+    // A read of a life is a script.
+    let want = |at: usize| if at % 4 == 1 { Want::TTL } else { Want::VALUE };
+    let together = async |what: &str| {
+        let reads = (0..64).map(|at| Box::pin(one(&scene.store, Op::get(key(format!("k{at}")), want(at)))));
+        for (at, reply) in all_of(reads.collect()).await.into_iter().enumerate() {
+            let item = reply.unwrap_or_else(|error| panic!("{what}: {at}: {error}")).into_item();
+            let value = if at % 4 == 1 { String::new() } else { format!("value {at}") };
+            assert_eq!(item.map(|item| item.value), Some(value.into()), "{what}: {at}");
+        }
+    };
+    together("in peace").await;
+    for after_bytes in [0, 7, 500, 1_500] {
+        wait_until_up(&scene.store).await;
+        let before = scene.store.stats();
+        scene.proxy.next(Fault::CutReply { after_bytes });
+        together(&format!("cut after {after_bytes}")).await;
+        assert!(scene.store.stats().ops > before.ops + 64, "cut after {after_bytes}: nothing was sent again");
+    }
+    wait_until_up(&scene.store).await;
+    scene.server.command(&["SCRIPT", "FLUSH"]);
+    together("without scripts").await;
+    assert!(scene.store.stats().scripts_reloaded > 0);
+}
+
 /// Enough for several slices, and a read by a script in each.
 const MANY: usize = 2_600;
 

@@ -133,8 +133,9 @@ impl RedisStore {
         clippy::manual_async_fn,
         reason = "an async function keeps what it is given twice, and this is every call's future"
     )]
-    fn run_batch(&self, deadline: Instant, batch: Batch) -> impl Future<Output = Replies> + Send {
+    fn run_batch(&self, ctx: Ctx, batch: Batch) -> impl Future<Output = Replies> + Send {
         async move {
+            let deadline = ctx.deadline.unwrap_or_else(|| Instant::now() + self.node.config.timeout);
             let batch = &batch;
             if batch.len() > SLICE_OPS
                 && batch.iter().all(Op::is_read)
@@ -143,20 +144,20 @@ impl RedisStore {
                 return replies;
             }
             let mut replies = nothing_yet(batch.len());
-            let mut sent = self.commands(batch, self.limits(), &mut replies);
+            let limits = self.limits();
+            let mut sent = self.commands(batch, limits, &mut replies);
             if sent.is_empty() {
                 return replies;
             }
             let does = Does::of(sent.iter().map(|(place, _)| &batch[*place]));
             let packed = Packed::of(&mut sent);
             let mut answered = self.node.run(packed.lines(&mut sent, does), does, deadline).await;
-            if answered.as_ref().is_err_and(|fault| fault.is_cut() && does == Does::Reads) {
-                self.renew(&mut sent, batch);
+            let is_cut = answered.as_ref().is_err_and(Fault::is_cut);
+            if is_cut && does == Does::Reads && renew(&mut sent, batch, limits) {
                 answered = Box::pin(self.node.run(packed.lines(&mut sent, does), does, deadline)).await;
             }
             match answered {
-                Ok(values) if values.iter().any(is_no_script) => {
-                    self.renew(&mut sent, batch);
+                Ok(values) if values.iter().any(is_no_script) && renew(&mut sent, batch, limits) => {
                     let answers = Box::pin(self.reload(&packed, &sent, batch, values, deadline)).await;
                     sent.iter().zip(answers).for_each(|(sent, answer)| self.settle(sent, answer, batch, &mut replies));
                 }
@@ -166,17 +167,6 @@ impl RedisStore {
                 Err(fault) => sent.iter().for_each(|sent| self.settle(sent, Err(fault.clone()), batch, &mut replies)),
             }
             replies
-        }
-    }
-
-    /// Makes a read that has left with others anew. A write never leaves but as a copy: it names the version that it writes, which is drawn.
-    fn renew(&self, sent: &mut Sent, batch: &Batch) {
-        if let [(place, command)] = &mut sent[..]
-            && batch[*place].is_read()
-            && command.cmd.args_iter().next().is_none()
-            && let Ok(Encoded::Command(again)) = self.encoded(&batch[*place], None, self.limits())
-        {
-            *command = again;
         }
     }
 
@@ -271,6 +261,23 @@ pub(crate) fn piped(sent: &mut [(usize, Command)]) -> Pipeline {
     pipeline
 }
 
+/// Makes a read that has left with others anew, held against what it was held against at first, so that it is what it was: true if all commands are there. A write only
+/// ever leaves as a copy: it names the version that it writes, which is drawn.
+fn renew(sent: &mut [(usize, Command)], batch: &[Op], limits: Limits) -> bool {
+    match sent {
+        [(place, command)] if batch[*place].is_read() && command.cmd.args_iter().next().is_none() => {
+            match encode(&batch[*place], None, limits) {
+                Ok(Encoded::Command(again)) => {
+                    *command = again;
+                    true
+                }
+                _ => false,
+            }
+        }
+        _ => true,
+    }
+}
+
 /// The commands of a batch as they are sent.
 enum Packed {
     /// Where it is.
@@ -339,29 +346,52 @@ impl Store for RedisStore {
         }
         match batch.as_slice() {
             ops if ops.iter().all(is_watch) => Run::pending(self.watch(ctx, batch)),
-            _ => {
-                let deadline = ctx.deadline.unwrap_or_else(|| Instant::now() + self.node.config.timeout);
-                Run::pending(self.run_batch(deadline, batch))
-            }
+            _ => Run::pending(self.run_batch(ctx, batch)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use larder_core::{Key, PutMode, Ttl, Want};
 
-    /// Up to so many bytes a thread's own cache of the C library's allocator keeps: beyond them each call would lock what all threads share, which costs a fifth of all
+    use super::*;
+    use crate::handshake::Unknown;
+
+    /// Up to so many bytes a thread's own cache of the C library's allocator keeps: beyond them a call is given memory from an arena that threads lock, which cost a fifth of all
     /// reads where many tasks read at once.
     const CACHED_BYTES_MAX: usize = 1_032;
 
-    fn size<'a, F>(_: impl FnOnce(&'a RedisStore, Instant, Batch) -> F) -> usize {
+    fn size<'a, F>(_: impl FnOnce(&'a RedisStore, Ctx, Batch) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_calls_future_is_no_larger_than_what_an_allocator_has_at_hand() {
-        let bytes = size(|store, deadline, batch| store.run_batch(deadline, batch));
+        let bytes = size(|store, ctx, batch| store.run_batch(ctx, batch));
         assert!(bytes <= CACHED_BYTES_MAX, "{bytes}");
+    }
+
+    #[test]
+    fn a_read_that_was_taken_is_made_as_it_was_and_nothing_else_is() {
+        let limits = Limits { item_bytes_max: 1_000, unknown: Unknown::default() };
+        let key = Key::new("k").unwrap();
+        let reads =
+            [Op::get(key.clone(), Want::VALUE), Op::get(key.clone(), Want::TTL), Op::get_range(key.clone(), 3, 4)];
+        let write = Op::put(key, PutMode::Append, "x", Ttl::Never);
+        for op in reads.into_iter().chain([write]) {
+            // Another op of the batch was answered without a command.
+            let batch = [Op::get(Key::new("other").unwrap(), Want::VALUE), op];
+            let Ok(Encoded::Command(command)) = encode(&batch[1], None, limits) else { panic!("{:?}", batch[1]) };
+            let packed = command.cmd.get_packed_command();
+            let mut sent = [(1, command)];
+            assert!(renew(&mut sent, &batch, limits));
+            assert_eq!(sent[0].1.cmd.get_packed_command(), packed, "it is there, and stays");
+            _ = std::mem::take(&mut sent[0].1.cmd);
+            assert!(renew(&mut sent, &batch, limits));
+            let is_made = sent[0].1.cmd.args_iter().next().is_some();
+            assert_eq!(is_made, batch[1].is_read(), "{:?}", batch[1]);
+            assert!(!is_made || sent[0].1.cmd.get_packed_command() == packed, "{:?}", batch[1]);
+        }
     }
 }
